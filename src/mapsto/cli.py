@@ -1,0 +1,343 @@
+"""The command line: each verb is a thin command over a function of :mod:`mapsto.tasks`, imported when it runs."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mapsto.errors import ConfigError, MapstoError, did_you_mean
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from mapsto.tasks.config import Config
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help=(
+        "Learn maps between collections: text, symbols, series, pictures and tables to labels, numbers, tags.\n\n"
+        "mapsto train --demo peptides                      a first run, in a minute\n\n"
+        "mapsto train reviews.csv --from text --to label   your own data\n\n"
+        "Settings go anywhere as section.key=value, such as train.lr=3e-4; mapsto config lists them."
+    ),
+)
+
+Words = Annotated[list[str] | None, typer.Argument(metavar="DATA [section.key=value ...]", show_default=False)]
+From = Annotated[
+    list[str] | None, typer.Option("--from", metavar="COLUMN[:KIND]", help="column to map from; may be repeated")
+]
+To = Annotated[
+    list[str] | None, typer.Option("--to", metavar="COLUMN[:KIND]", help="column to map to; may be repeated")
+]
+DemoName = Annotated[str, typer.Option("--demo", metavar="NAME", help="a data set that ships with mapsto")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON object on standard output, nothing else there")]
+Debug = Annotated[bool, typer.Option("--debug", help="show tracebacks")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, mps")]
+Split = Annotated[str, typer.Option("--split", metavar="COLUMN", help="column that says train, val or test")]
+Group = Annotated[str, typer.Option("--group", metavar="COLUMN", help="column whose equal values stay on one side")]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", help="a run folder, such as runs/reviews", show_default=False)
+]
+
+
+@app.command()
+def train(
+    words: Words = None,
+    from_: From = None,
+    to: To = None,
+    demo: DemoName = "",
+    run: Annotated[str, typer.Option("--run", metavar="NAME", help="name of the run folder in runs/")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="go on with a run that was stopped")] = False,
+    size: Annotated[str, typer.Option("--size", help="xs, s, m or l: width, depth, heads, learning rate")] = "",
+    epochs: Annotated[float, typer.Option("--epochs", help="passes over the training rows")] = 0,
+    time: Annotated[str, typer.Option("--time", metavar="10m", help="train for about so long")] = "",
+    attention: Annotated[str, typer.Option("--attention", metavar="KIND", help="how heads mix values")] = "",
+    folds: Annotated[
+        int, typer.Option("--folds", metavar="K", help="cross-validate: K runs, each tested on its fold")
+    ] = 0,
+    split: Split = "",
+    group: Group = "",
+    init: Annotated[str, typer.Option("--init", metavar="RUN", help="start from the weights of a run")] = "",
+    device: Device = "",
+    seed: Annotated[int, typer.Option("--seed", help="of everything random")] = -1,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Train a map on your data (or --demo NAME) and leave a run folder.
+
+    DATA is a CSV, TSV, JSONL, Parquet, TXT or NPZ file, a folder of pictures, or a run's config.yaml.
+    """
+    from mapsto.tasks.folds import train_folds
+    from mapsto.tasks.train import default_name
+    from mapsto.tasks.train import train as work
+
+    settings = {
+        "size": size,
+        "train.epochs": epochs,
+        "time": time,
+        "model.attention": attention,
+        "data.folds": folds,
+        "init": init,
+        "device": device,
+    } | ({"seed": seed} if seed >= 0 else {})
+    if resume:
+        source = _data(words)[0] if words else ""
+        name = run or (default_name(source or demo) if source or demo else "")
+        if not name:
+            raise ConfigError("which run?   mapsto train --resume --run NAME")
+        from mapsto.tasks.config import Config
+
+        _, result = work(Config(), name=name, resume=True, console=_console(as_json), tuned=_tune())
+    else:
+        config, name = _config(words, from_, to, demo, split, group, settings)
+        act = train_folds if config.data.folds else work
+        _, result = act(config, name=run or name, console=_console(as_json), tuned=_tune())
+    if as_json:
+        _print_json(result)
+
+
+@app.command()
+def check(
+    words: Words = None,
+    from_: From = None,
+    to: To = None,
+    demo: DemoName = "",
+    split: Split = "",
+    group: Group = "",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Read all the data and train nothing: kinds, counts, problems with their rows, what the model would see.
+
+    With a run folder instead of data, hold its model to the laws (padding, batch, causality, ...).
+    """
+    from mapsto.tasks.check import check_data, check_run
+
+    console = _console(as_json)
+    path = _data(words)[0] if words else ""
+    if path and (Path(path) / "model").is_dir():
+        report = check_run(Path(path), console)
+    else:
+        config, _ = _config(words, from_, to, demo, split, group, {})
+        report = check_data(config, console)
+    if as_json:
+        _print_json(report)
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    data: Annotated[str, typer.Argument(metavar="[DATA]", help="other data; by default the run's test part")] = "",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.html", help="write the report there")] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Metrics of a run with 95 % intervals, beside simple models."""
+    from mapsto.tasks.evaluate import evaluate as work
+
+    _tune()
+    result = work(run, data or None, out=out, device=device, console=_console(as_json))
+    if as_json:
+        _print_json(result)
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    values: Annotated[
+        list[str] | None, typer.Argument(metavar="INPUT ...", help="texts, a file or a folder; - reads standard input")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write .jsonl, .csv or .parquet")] = None,
+    embed: Annotated[bool, typer.Option("--embed", help="give the vector behind the answer")] = False,
+    device: Device = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Predict for a text, a picture, a table, a folder, or standard input (a line each)."""
+    from mapsto.tasks.predict import predict as work
+
+    _tune()
+    rows = work(run, values or ["-"], out=out, embed=embed, device=device, console=_console(as_json))
+    if as_json:
+        _print_json({"predictions": rows})
+
+
+@app.command()
+def show(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FOLDER", help="where to write; by default the run")
+    ] = None,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Pictures of a run: curves, confusion, data as the model sees it, worst mistakes, attention; and report.html."""
+    from mapsto.tasks.show import show as work
+
+    _tune()
+    written = work(run, out=out, console=_console(as_json))
+    if as_json:
+        _print_json(written)
+
+
+@app.command()
+def config(
+    key: Annotated[str, typer.Argument(metavar="[KEY]", help="one key, or a section")] = "",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Every setting with its default and meaning."""
+    from mapsto.tasks.config import Config, keys, write_config
+
+    if as_json:
+        _print_json(Config().model_dump())
+        return
+    if not key:
+        typer.echo(write_config(Config()), nl=False)
+        return
+    content, known = Config().model_dump(), keys()
+    found = [k for k in known if k == key or k.startswith(f"{key}.")]
+    if not found:
+        raise ConfigError(f'there is no setting "{key}".{did_you_mean(key, known)}   mapsto config lists them all')
+    for name in found:
+        section, _, inner = name.partition(".")
+        value = content[section][inner] if inner else content[section]
+        typer.echo(f"{name}={json.dumps(value)}".ljust(40) + f"  # {known[name]}")
+
+
+@app.command()
+def doctor(as_json: Json = False, debug: Debug = False) -> None:
+    """What this machine has, whether attention is right on it, and how fast it is."""
+    from mapsto.tasks.doctor import doctor as work
+
+    report = work(_tune(), _console(as_json))
+    if as_json:
+        _print_json(report)
+
+
+@app.command()
+def demo(as_json: Json = False, debug: Debug = False) -> None:
+    """List the data sets that ship with mapsto."""
+    from mapsto.tasks.demo import DEMOS
+
+    if as_json:
+        _print_json({name: {"maps": d.maps, "about": d.about} for name, d in DEMOS.items()})
+        return
+    for name, d in DEMOS.items():
+        typer.echo(f"{name:<12}{d.maps:<22}{d.about}")
+    typer.echo("\nmapsto train --demo NAME trains on one.")
+
+
+def _data(words: list[str] | None) -> tuple[str, list[str]]:
+    """The one word that is data, and the settings."""
+    settings = [w for w in words or [] if _is_setting(w)]
+    data = [w for w in words or [] if not _is_setting(w)]
+    if len(data) > 1:
+        raise ConfigError(f"one source of data at a time, got {' and '.join(data)}.   Settings are section.key=value")
+    return (data[0] if data else ""), settings
+
+
+def _is_setting(word: str) -> bool:
+    return "=" in word and not Path(word).exists()
+
+
+def _config(
+    words: list[str] | None,
+    from_: list[str] | None,
+    to: list[str] | None,
+    demo: str,
+    split: str,
+    group: str,
+    settings: dict[str, Any],
+) -> "tuple[Config, str]":
+    """The config of what was typed: a demo's or a file's, then options, then settings; and the run's usual name."""
+    from mapsto.tasks.config import Config, override, read_config
+    from mapsto.tasks.train import default_name
+
+    source, typed = _data(words)
+    if demo:
+        from mapsto.tasks.demo import demo as find
+
+        if source:
+            raise ConfigError(f"--demo {demo} brings its own data; leave out {source}")
+        chosen = find(demo)
+        config = override(Config(), [f"{k}={json.dumps(v)}" for k, v in chosen.settings.items()])
+        config.data.source, config.data.inputs, config.data.targets = f"demo:{demo}", chosen.inputs, chosen.targets
+    elif source.endswith((".yaml", ".yml")):
+        config = read_config(Path(source))
+    elif source:
+        config = Config()
+        config.data.source = source
+    else:
+        raise ConfigError("which data?   mapsto train FILE --from COLUMN --to COLUMN, or mapsto train --demo peptides")
+    config.data.inputs = from_ or config.data.inputs
+    config.data.targets = to or config.data.targets
+    config.data.split = split or config.data.split
+    config.data.group = group or config.data.group
+    pairs = [f"{k}={json.dumps(v)}" for k, v in settings.items() if v not in ("", 0)]
+    config = override(config, [*pairs, *typed])
+    return config, default_name(config.data.source)
+
+
+def _console(as_json: bool) -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=as_json, highlight=False)
+
+
+def _tune() -> dict[str, Any]:
+    from mapsto.process import tune_process
+
+    return tune_process()
+
+
+def _print_json(content: Any) -> None:
+    sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+
+
+def main() -> None:
+    """Run a command; errors of the user's are one line, and their kind is the exit code."""
+    debug = "--debug" in sys.argv
+    try:
+        app(standalone_mode=False)
+    except MapstoError as error:
+        _fail(str(error), error.code, debug)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130, debug)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(141)
+    except MemoryError:
+        _fail("out of memory.   Lower train.batch_tokens or --size", 5, debug)
+    except Exception as error:
+        if hasattr(error, "exit_code") and hasattr(error, "format_message"):  # typer's usage errors
+            _fail(_usage(error), 2, debug)
+        if debug:
+            raise
+        _fail(f"{type(error).__name__}: {error}.   This is a fault of mapsto; --debug shows where", 1, debug)
+
+
+def _usage(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "mapsto"
+    return f"{error.format_message()}   {path} --help tells more"
+
+
+def _fail(message: str, code: int, debug: bool) -> None:
+    if debug and sys.exc_info()[0] is not None:
+        import traceback
+
+        traceback.print_exc()
+    clean = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
+    sys.stderr.write(f"error: {clean}\n")
+    sys.exit(code)

@@ -1,0 +1,64 @@
+"""A folder of pictures: sub-folders are labels, and folders train, val and test are the split."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from mapsto.data.block import digest
+from mapsto.data.fault import fault
+from mapsto.data.source import Chunk, Table
+
+__all__ = ["PICTURES", "Folder"]
+
+PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".gif")
+PARTS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val", "test": "test"}
+ROWS = 4096
+
+
+class Folder(Table):
+    """The pictures under a folder, sorted by path.
+
+    Columns: ``path``, relative to the folder; ``label``, the sub-folder, if there are any; ``split``, if the folders at
+    the top are called train, val (valid, validation, dev) and test. Hidden files and other files are passed over.
+    """
+
+    def __init__(self, path: Path):
+        self.name, self.root = path.name or str(path), path
+        found = sorted(PurePosixPath(Path(d, f).relative_to(path).as_posix()) for d, f in walk(path))
+        if not found:
+            raise fault(f"{self.name}: no pictures in this folder.   Expected {', '.join(PICTURES)}.")
+        tops = {p.parts[0] for p in found}
+        named = len(tops) > 1 and tops <= set(PARTS) and all(len(p.parts) > 1 for p in found)
+        deep = 1 if named else 0
+        labels = ["/".join(p.parts[deep:-1]) or None for p in found]
+        self._cells: dict[str, list[str | None]] = {"path": [str(p) for p in found]}
+        if any(labels):
+            self._cells["label"] = labels
+        if named:
+            self._cells["split"] = [PARTS[p.parts[0]] for p in found]
+
+    @property
+    def columns(self) -> list[str]:
+        """``path``, and ``label`` and ``split`` where the folders say so."""
+        return list(self._cells)
+
+    def fingerprint(self) -> str:
+        """A hash of all paths and of the bytes of the files."""
+        whole = hashlib.sha256()
+        for path in self._cells["path"]:
+            whole.update(f"{path}\0{digest(self.root / str(path))}\n".encode("utf-8", "surrogateescape"))
+        return whole.hexdigest()
+
+    def read(self, columns: list[str]) -> Iterator[Chunk]:
+        """Stream the paths and labels; the pictures are opened by whoever needs them."""
+        for start in range(0, len(self._cells["path"]), ROWS):
+            yield Chunk(start + 1, {c: list(self._cells[c][start : start + ROWS]) for c in columns})
+
+
+def walk(root: Path) -> Iterator[tuple[str, str]]:
+    for folder, folders, files in os.walk(root):
+        folders[:] = [f for f in folders if not f.startswith(".")]
+        for file in files:
+            if not file.startswith(".") and file.lower().endswith(PICTURES):
+                yield folder, file

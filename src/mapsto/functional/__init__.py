@@ -1,0 +1,4 @@
+"""Formulas: tensors in, tensors out. Nothing here has parameters, settings or state, and nothing needs more than torch.
+
+``attention`` (softargmax and exact attention), ``block`` (its blocked form), ``position`` (sinusoidal and rotary).
+"""

@@ -1,0 +1,319 @@
+"""Pictures of any size: patches, or a small convolutional stem, at their (row, column) places."""
+
+import io
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mapsto.collection import Collection
+from mapsto.errors import ConfigError, DataError
+from mapsto.inputs import Input
+from mapsto.nn.dropout import Random
+from mapsto.ragged import Ragged, Rows
+
+__all__ = ["ImageInput", "read_image"]
+
+FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
+PIXELS = 64_000_000
+
+
+def read_image(source: Path | bytes | NDArray, *, side: int = 0) -> NDArray:
+    """A picture as (height, width, channels) of uint8, or of uint16 where it holds 16 bits.
+
+    EXIF turns are done, palettes and transparency resolved (on white), 1 or 3 channels kept.
+
+    Args:
+        source: a file, a file's bytes, or an array (height, width[, channels]).
+        side: shrink so that no side is longer; 0 keeps the size.
+
+    Raises:
+        DataError: no picture, a format that is not read, truncated, or more than 64 megapixels.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    if isinstance(source, np.ndarray):
+        return _array(source, side)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as opened:
+                if opened.width * opened.height > PIXELS:
+                    raise DataError(
+                        f"{opened.width} x {opened.height} pixels are more than {PIXELS // 10**6} million.   Shrink it"
+                    )
+                image = ImageOps.exif_transpose(opened)
+                image.load()
+    except FileNotFoundError:
+        raise DataError(f"there is no file {source}") from None
+    except UnidentifiedImageError:
+        raise DataError(f"{_where(source)} is no picture ({', '.join(FORMATS)} are read)") from None
+    except DataError:
+        raise
+    except Exception as error:  # Pillow raises what its decoders raise: struct, value, OS and syntax errors
+        raise DataError(f"{_where(source)} cannot be decoded: {error}") from None
+    if image.mode.startswith("I;16") or image.mode == "I":
+        return _array(np.asarray(image).astype(np.uint16), side)
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        image = Image.new("RGBA", rgba.size, "white")
+        image.alpha_composite(rgba)
+        image = image.convert("RGB")
+    elif image.mode == "1":
+        image = image.convert("L")
+    elif image.mode not in ("L", "RGB"):
+        image = image.convert("RGB")
+    if side and max(image.size) > side:
+        image.thumbnail((side, side))
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _array(pixels: NDArray, side: int) -> NDArray:
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:
+        raise DataError(f"an array of shape {pixels.shape} is no picture (height, width[, 1 or 3 channels])")
+    pixels = pixels[..., :3]
+    if pixels.dtype.kind == "f":
+        if pixels.min() < 0 or pixels.max() > 1:
+            raise DataError("a picture of real numbers has them in [0, 1]")
+        pixels = np.round(pixels * 65535).astype(np.uint16)
+    elif pixels.dtype == np.bool_:
+        pixels = pixels.astype(np.uint8) * 255
+    elif pixels.dtype not in (np.uint8, np.uint16):
+        raise DataError(f"a picture of {pixels.dtype}; uint8, uint16, or real numbers in [0, 1] are read")
+    step = -(-max(pixels.shape[:2]) // side) if side else 1
+    if step > 1:
+        pad = [(0, -pixels.shape[0] % step), (0, -pixels.shape[1] % step), (0, 0)]
+        wide = np.pad(pixels, pad, mode="edge").astype(np.float64)
+        height, width = wide.shape[0] // step, wide.shape[1] // step
+        pixels = np.round(wide.reshape(height, step, width, step, -1).mean((1, 3))).astype(pixels.dtype)
+    return pixels
+
+
+def _where(source: Path | bytes) -> str:
+    return f"a value of {len(source)} bytes" if isinstance(source, bytes) else str(source)
+
+
+class ImageInput(Input):
+    """A picture ↦ one item a patch, at (row, column) counted in patches; pictures of a batch may differ in size.
+
+    Without a stem, P × P pixels ↦ W x + b. With one, two 3 × 3 convolutions, each with a norm over channels, GELU and a
+    2 × 2 maximum pooling (P = 4). Pixels outside a picture are zeros before every convolution, whatever the batch.
+
+    Args:
+        dim: D.
+        channels: 1 or 3.
+        mean: of each channel over the training rows, in [0, 1].
+        scale: likewise the standard deviation.
+        wide: whether pixels are kept as 16 bits.
+        patch: P; with a stem always 4.
+        stem: ``patches`` or ``convolution``.
+        side: longer sides are shrunk to this; 0 keeps the size.
+        shift: in training, move each picture by up to so many pixels each way.
+        flip: in training, mirror half of the pictures left to right.
+    """
+
+    kind = "image"
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        channels: int,
+        mean: list[float],
+        scale: list[float],
+        wide: bool = False,
+        patch: int = 4,
+        stem: str = "convolution",
+        side: int = 64,
+        shift: int = 0,
+        flip: bool = False,
+    ):
+        super().__init__()
+        if stem not in ("patches", "convolution"):
+            raise ConfigError(f'input.stem: "{stem}" is not one of patches, convolution')
+        self.channels, self.mean, self.scale, self.wide, self.side = channels, mean, scale, wide, side
+        self.stem, self.patch = stem, 4 if stem == "convolution" else patch
+        self.augment = Augment(shift, flip)
+        if stem == "patches":
+            self.linear = nn.Linear(channels * patch * patch, dim)
+        else:
+            self.first = nn.Conv2d(channels, dim // 2, 3, padding=1)
+            self.first_norm = nn.LayerNorm(dim // 2)
+            self.second = nn.Conv2d(dim // 2, dim, 3, padding=1)
+            self.second_norm = nn.LayerNorm(dim)
+
+    @classmethod
+    def measure(
+        cls,
+        chunks: Iterable[Sequence[Any]],
+        *,
+        patch: int = 0,
+        stem: str = "",
+        side: int = 64,
+        shift: int = 0,
+        flip: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others the stem."""
+        count, first, second = 0, np.zeros(3), np.zeros(3)
+        channels, wide, longest = 1, False, 0
+        for chunk in chunks:
+            for value in chunk:
+                pixels = read_image(value, side=side)
+                x = _unit(pixels)
+                channels, wide = max(channels, x.shape[2]), wide or pixels.dtype == np.uint16
+                longest = max(longest, *x.shape[:2])
+                count += x.shape[0] * x.shape[1]
+                first, second = first + x.sum((0, 1)), second + (x * x).sum((0, 1))
+        if not count:
+            raise DataError("no picture in the training rows")
+        mean = first / count
+        sigma = np.sqrt(np.maximum(second / count - mean**2, 0))
+        if not stem:
+            stem = "patches" if longest <= 12 or patch else "convolution"
+        return {
+            "channels": channels,
+            "mean": mean[:channels].tolist(),
+            "scale": np.where(sigma > 1e-6, sigma, 1.0)[:channels].tolist(),
+            "wide": wide,
+            "patch": patch or (2 if longest <= 12 else 4),
+            "stem": stem,
+            "side": side,
+            "shift": shift,
+            "flip": flip,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments but ``dim``."""
+        names = ("channels", "mean", "scale", "wide", "patch", "stem", "side")
+        return {n: getattr(self, n) for n in names} | {"shift": self.augment.shift, "flip": self.augment.flip}
+
+    def parse(self, value: Any) -> dict[str, NDArray]:
+        """``pixels`` (height · width, channels) and ``size`` (height, width)."""
+        pixels = read_image(value, side=self.side)
+        if pixels.shape[2] != self.channels:
+            if self.channels == 1:
+                raise DataError("is in colour, but the model was trained on grey pictures")
+            pixels = np.repeat(pixels, self.channels, 2)
+        if self.wide and pixels.dtype == np.uint8:
+            pixels = pixels.astype(np.uint16) * 257
+        elif not self.wide and pixels.dtype == np.uint16:
+            pixels = np.round(pixels / 257).astype(np.uint8)
+        return {"pixels": pixels.reshape(-1, self.channels), "size": np.array(pixels.shape[:2], np.int32)}
+
+    def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
+        """``pixels`` (B, height, width, C) of the largest height and width, and ``size`` (B, 2)."""
+        sizes = columns["size"].dense()
+        if (sizes == sizes[:1]).all():
+            pixels = columns["pixels"].dense().reshape(len(sizes), *sizes[0].tolist(), self.channels)
+        else:
+            height, width = sizes.max(0).tolist()
+            column = columns["pixels"].column
+            pixels = np.zeros((len(sizes), height, width, self.channels), column.values.dtype)
+            for i, (row, (h, w)) in enumerate(zip(columns["pixels"].rows, sizes.tolist(), strict=True)):
+                pixels[i, :h, :w] = column[row].reshape(h, w, -1)
+        if pixels.dtype == np.uint16:
+            pixels = pixels.astype(np.int32)
+        return {"pixels": torch.from_numpy(pixels), "size": torch.from_numpy(sizes)}
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Collection:
+        """One item a patch that holds at least one pixel."""
+        size = batch["size"].to(torch.long)
+        x = batch["pixels"].permute(0, 3, 1, 2).float() / (65535 if self.wide else 255)
+        mean, scale = (torch.tensor(v, device=x.device)[:, None, None] for v in (self.mean, self.scale))
+        inside = _inside(size, x.shape[2], x.shape[3])
+        x = ((x - mean) / scale).masked_fill(~inside, 0)
+        x = self.augment(x, size, inside)
+        if self.stem == "patches":
+            p = self.patch
+            x = F.pad(x, (0, -x.shape[3] % p, 0, -x.shape[2] % p))
+            height, width = x.shape[2] // p, x.shape[3] // p
+            items = self.linear(F.pixel_unshuffle(x, p).permute(0, 2, 3, 1))
+            size = (size + p - 1) // p
+        else:
+            x, size = self._layer(x, size, self.first, self.first_norm)
+            x, size = self._layer(x, size, self.second, self.second_norm)
+            height, width = x.shape[2:]
+            items = x.permute(0, 2, 3, 1)
+        valid = _inside(size, height, width).flatten(1)
+        row = torch.arange(height, device=x.device, dtype=torch.float32)
+        column = torch.arange(width, device=x.device, dtype=torch.float32)
+        places = torch.cartesian_prod(row, column).reshape(1, height * width, 2).expand(len(size), -1, -1)
+        same = x.shape[0] > 0 and not torch.compiler.is_compiling() and bool(valid.all())
+        return Collection.build(items.flatten(1, 2), valid, places, compact=not same)
+
+    def _layer(
+        self, x: Float[Tensor, "B C h w"], size: Tensor, convolution: nn.Conv2d, norm: nn.LayerNorm
+    ) -> tuple[Tensor, Tensor]:
+        x = convolution(x)
+        x = F.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+        outside = ~_inside(size, x.shape[2], x.shape[3])
+        x = F.max_pool2d(x.masked_fill(outside, torch.finfo(x.dtype).min), 2, ceil_mode=True)
+        size = (size + 1) // 2
+        return x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), 0), size
+
+    def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
+        """Patches of each picture."""
+        size = columns["size"].values.reshape(-1, 2).astype(np.int64)
+        return np.maximum(1, (-(-size // self.patch)).prod(1))
+
+    def plain(self, columns: Mapping[str, Rows]) -> NDArray:
+        """The pixels in [0, 1]; pictures of different sizes are brought to the commonest by nearest neighbours."""
+        sizes = columns["size"].dense()
+        kinds, counts = np.unique(columns["size"].column.values.reshape(-1, 2), axis=0, return_counts=True)
+        height, width = np.minimum(kinds[counts.argmax()], 32).tolist()
+        rows = []
+        for row, (h, w) in zip(columns["pixels"].rows, sizes.tolist(), strict=True):
+            x = columns["pixels"].column[row].reshape(h, w, -1)
+            at = np.arange(height) * h // height, np.arange(width) * w // width
+            rows.append(x[np.ix_(*at)].ravel())
+        return np.array(rows, np.float32) / (65535 if self.wide else 255)
+
+    def names(self, columns: Mapping[str, Rows]) -> list[list[str]]:
+        """(row, column) of each patch."""
+        grid = -(-columns["size"].dense() // self.patch)
+        return [[f"{r}, {c}" for r in range(h) for c in range(w)] for h, w in grid.tolist()]
+
+
+class Augment(Random):
+    """Move and mirror pictures in training, each by its own draw."""
+
+    def __init__(self, shift: int, flip: bool):
+        super().__init__(0.0)
+        self.shift, self.flip = shift, flip
+
+    def forward(self, x: Float[Tensor, "B C h w"], size: Tensor, inside: Bool[Tensor, "B 1 h w"]) -> Tensor:
+        """Pictures of the same sizes; what moves out is lost, what moves in is zeros."""
+        if not self.training or not (self.shift or self.flip):
+            return x
+        source = self.draw(x.device)
+        batch, _, height, width = x.shape
+        by = torch.randint(-self.shift, self.shift + 1, (2, batch, 1), generator=source, device=x.device)
+        mirror = torch.rand(batch, 1, generator=source, device=x.device) < (0.5 if self.flip else 0.0)
+        row = torch.arange(height, device=x.device) + by[0]
+        column = torch.arange(width, device=x.device) + by[1]
+        column = torch.where(mirror, size[:, 1:] - 1 - column, column)
+        seen = ((row >= 0) & (row < size[:, :1]))[:, :, None] & ((column >= 0) & (column < size[:, 1:]))[:, None, :]
+        index = row.clamp(0, height - 1)[:, :, None] * width + column.clamp(0, width - 1)[:, None, :]
+        moved = x.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, x.shape[1], -1)).view_as(x)
+        return moved.masked_fill(~(seen[:, None] & inside), 0)
+
+
+def _inside(size: Tensor, height: int, width: int) -> Bool[Tensor, "B 1 h w"]:
+    row = torch.arange(height, device=size.device) < size[:, :1]
+    column = torch.arange(width, device=size.device) < size[:, 1:]
+    return (row[:, :, None] & column[:, None, :])[:, None]
+
+
+def _unit(pixels: NDArray) -> NDArray:
+    """In [0, 1], float64."""
+    return pixels / (65535.0 if pixels.dtype == np.uint16 else 255.0)

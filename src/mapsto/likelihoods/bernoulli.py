@@ -1,0 +1,49 @@
+"""D yes-or-no values."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from mapsto.errors import DataError
+from mapsto.likelihoods import Likelihood
+
+__all__ = ["BernoulliLikelihood"]
+
+
+class BernoulliLikelihood(Likelihood):
+    """log p(x | θ) = Σ_d x_d θ_d − log(1 + exp θ_d), with θ the log-odds and x in {0, 1}.
+
+    Example:
+        >>> BernoulliLikelihood(1).log_prob(torch.tensor([-1000.0]), torch.tensor([1.0])).item()
+        -1000.0
+    """
+
+    def __init__(self, dims: int = 1):
+        super().__init__()
+        self.width = dims
+
+    def log_prob(self, theta: Float[Tensor, "... D"], x: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
+        """Summed over the D values."""
+        return -F.binary_cross_entropy_with_logits(theta.float(), x.float(), reduction="none").sum(-1)
+
+    def mean(self, theta: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """The probability of a yes."""
+        return torch.sigmoid(theta.float())
+
+    def sample(self, theta: Float[Tensor, "... D"], stream: torch.Generator) -> Float[Tensor, "... D"]:
+        """Zeros and ones."""
+        u = torch.rand(theta.shape, generator=stream, device=theta.device)
+        return (u < self.mean(theta)).float()
+
+    def check(self, values: Tensor) -> None:
+        """Zeros and ones only: grey values need another likelihood."""
+        bad = (values != 0) & (values != 1)
+        if bad.any():
+            row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
+            found = values[row][bad[row]].reshape(-1)[0].item()
+            raise DataError(f"row {row + 1}: a Bernoulli likelihood needs 0 or 1, found {found:g}.   Use gaussian")
+
+    def distribution(self, theta: Float[Tensor, "... D"]) -> torch.distributions.Independent:
+        """``torch.distributions.Bernoulli``, independent over D."""
+        return torch.distributions.Independent(torch.distributions.Bernoulli(logits=theta), 1)

@@ -1,0 +1,1 @@
+"""Models: inputs, encoder, reader and output put together. Start reading at :mod:`mapsto.models.mapper`."""

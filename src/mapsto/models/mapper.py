@@ -1,0 +1,92 @@
+"""START HERE: a map between collections. Every model of the library is one of these, put together differently."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from mapsto.collection import Collection, join
+from mapsto.inputs import Input
+from mapsto.nn.dropout import ItemMasking
+from mapsto.nn.loss import Loss
+from mapsto.nn.reader import Reader
+from mapsto.outputs import Output, Theta
+
+__all__ = ["Batch", "Mapper"]
+
+Batch = Mapping[str, Mapping[str, Tensor]]
+"""What each input gathered, by its name, and the output's target under ``"target"``."""
+
+
+class Mapper(nn.Module):
+    """Inputs ↦ items ↦ memory ↦ answers ↦ θ.
+
+    ::
+
+        memory = encoder(join(inputs))
+        answers = reader(output.queries(memory, target), memory)
+        theta = output(answers)                # parameters of a likelihood; the loss is -log p(target | theta)
+
+    Args:
+        inputs: by name; several are joined, each with a learned mark on its items.
+        encoder: a collection in, a collection out (:class:`~mapsto.nn.transformer.Encoder`).
+        reader: how the output's queries read the memory: a pooling, or a decoder.
+        output: what is asked, and what the answers mean.
+        masking: in training, the share of items hidden before the encoder.
+
+    Example:
+        >>> from mapsto.inputs.sequence import SequenceInput
+        >>> from mapsto.nn.pool import MeanPool
+        >>> from mapsto.nn.transformer import Encoder
+        >>> from mapsto.outputs.vector import VectorOutput
+        >>> from mapsto.vocabulary import Bytes
+        >>> model = Mapper({"text": SequenceInput(16, vocabulary=Bytes())}, Encoder(16, 1, 2), MeanPool(),
+        ...                VectorOutput(16, targets={"mood": {"kind": "label", "classes": ["bad", "good"]}}))
+        >>> batch = {"text": {"ids": torch.tensor([[5, 7, 9]]), "valid": torch.ones(1, 3, dtype=torch.bool)}}
+        >>> model(batch)["mood"].shape
+        torch.Size([1, 1, 2])
+    """
+
+    def __init__(
+        self, inputs: Mapping[str, Input], encoder: nn.Module, reader: Reader, output: Output, *, masking: float = 0.0
+    ):
+        super().__init__()
+        self.names = list(inputs)
+        self.inputs = nn.ModuleList(inputs.values())
+        self.encoder = encoder
+        self.reader = reader
+        self.output = output
+        self.masking = ItemMasking(masking)
+        self.marks = nn.Parameter(torch.zeros(len(self.names), output.dim)) if len(self.names) > 1 else None
+
+    @torch.no_grad()
+    def reset(self, stream: torch.Generator) -> None:
+        """Draw the marks of several inputs."""
+        if self.marks is not None:
+            self.marks.copy_(0.5 * torch.randn(self.marks.shape, generator=stream))
+
+    def collect(self, batch: Batch) -> Collection:
+        """What the encoder sees."""
+        parts = [one(batch[name]) for name, one in zip(self.names, self.inputs, strict=True)]
+        items = join(parts, [] if self.marks is None else list(self.marks))
+        return self.reader.enter(self.masking(items))
+
+    def answers(self, batch: Batch) -> tuple[Float[Tensor, "B L D"], Collection]:
+        """The answer to every query, before the likelihoods' heads, and the memory it was read from."""
+        memory = self.encoder(self.collect(batch))
+        queries = self.output.queries(memory, batch.get("target"))
+        return self.reader(queries, memory, causal=self.output.causal), memory
+
+    def forward(self, batch: Batch) -> Theta:
+        """θ of every query."""
+        theta: Theta = self.output(self.answers(batch)[0])
+        return theta
+
+    def loss(self, batch: Batch) -> Loss:
+        """The output's loss of a batch that holds its target."""
+        return self.output.loss(self(batch), batch["target"])
+
+    def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:
+        """The answers themselves, as an embedding."""
+        return self.answers(batch)[0]

@@ -1,0 +1,223 @@
+"""What one answer is asked for: a label, several labels, or numbers. Each is a likelihood with a linear head."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mapsto.errors import DataError, did_you_mean
+from mapsto.likelihoods import Likelihood
+from mapsto.likelihoods.bernoulli import BernoulliLikelihood
+from mapsto.likelihoods.categorical import CategoricalLikelihood
+from mapsto.likelihoods.gaussian import GaussianLikelihood
+
+__all__ = ["TARGETS", "LabelTarget", "LabelsTarget", "NumberTarget", "Target"]
+
+
+class Target(nn.Module, ABC):
+    """The contract: raw value ↦ event array, answer ↦ θ, and back to what a user reads.
+
+    Attributes:
+        kind: its name in files and on the command line.
+        likelihood: of one event.
+        head: D numbers ↦ θ.
+    """
+
+    kind: ClassVar[str]
+    likelihood: Likelihood
+    head: nn.Linear
+
+    @classmethod
+    @abstractmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """The constructor's arguments but ``dim``, as JSON, from the training rows' values (one event each)."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What :meth:`measure` gave."""
+
+    @abstractmethod
+    def encode(self, value: Any) -> NDArray:
+        """One event as an array."""
+
+    def forward(self, answers: Float[Tensor, "B L D"]) -> Float[Tensor, "B L width"]:
+        """θ of every answer."""
+        return self.head(answers)
+
+    def log_likelihood(self, theta: Float[Tensor, "B L width"], event: Tensor) -> Float[Tensor, "B L"]:
+        """Log p(event | θ) in nats, in the user's own units."""
+        return self.likelihood.log_prob(theta, event)
+
+    def extra(self, theta: Float[Tensor, "B L width"]) -> dict[str, Float[Tensor, "B L"]]:
+        """Further terms of the loss, by name."""
+        return {}
+
+    @abstractmethod
+    def predict(self, theta: Float[Tensor, "B L width"]) -> dict[str, NDArray]:
+        """Arrays (B, L, ...) by name: what to say, and how sure."""
+
+
+class LabelTarget(Target):
+    """One of the labels seen in training; θ are their log-odds."""
+
+    kind = "label"
+
+    def __init__(self, dim: int, *, classes: list[str]):
+        super().__init__()
+        self.classes = classes
+        self.likelihood = CategoricalLikelihood(len(classes))
+        self.head = nn.Linear(dim, len(classes))
+        self._ids = {c: i for i, c in enumerate(classes)}
+
+    @classmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """Labels in order: as numbers if they all are, else as text."""
+        classes = sorted(set(values), key=_natural)
+        if len(classes) < 2:
+            raise DataError(
+                f"only one label in the training rows: {classes}.   A classifier needs at least two"
+                if classes
+                else "no label in the training rows"
+            )
+        return {"classes": classes}
+
+    def settings(self) -> dict[str, Any]:
+        """The labels."""
+        return {"classes": self.classes}
+
+    def encode(self, value: str) -> NDArray:
+        """The label's number."""
+        if value not in self._ids:
+            raise DataError(
+                f'label "{value}" never occurs in the training rows ({_some(self.classes)}).'
+                f"{did_you_mean(value, self.classes)}"
+            )
+        return np.array(self._ids[value], np.int64)
+
+    def extra(self, theta: Float[Tensor, "B L C"]) -> dict[str, Float[Tensor, "B L"]]:
+        """Label smoothing: the mean of −log p over all classes."""
+        return {"smoothing": -torch.log_softmax(theta.float(), -1).mean(-1)}
+
+    def predict(self, theta: Float[Tensor, "B L C"]) -> dict[str, NDArray]:
+        """``log_probability`` (B, L, C) and ``value`` (B, L), the most probable class's number."""
+        log_p = torch.log_softmax(theta.float(), -1)
+        return {"log_probability": log_p.cpu().numpy(), "value": log_p.argmax(-1).cpu().numpy()}
+
+
+class LabelsTarget(Target):
+    """Any number of labels at once; θ are the log-odds of each."""
+
+    kind = "labels"
+
+    def __init__(self, dim: int, *, classes: list[str]):
+        super().__init__()
+        self.classes = classes
+        self.likelihood = BernoulliLikelihood(len(classes))
+        self.head = nn.Linear(dim, len(classes))
+        self._ids = {c: i for i, c in enumerate(classes)}
+
+    @classmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """All labels that occur."""
+        classes = sorted({label for labels in values for label in labels}, key=_natural)
+        if not classes:
+            raise DataError("no label in the training rows")
+        return {"classes": classes}
+
+    def settings(self) -> dict[str, Any]:
+        """The labels."""
+        return {"classes": self.classes}
+
+    def encode(self, value: list[str]) -> NDArray:
+        """One 0 or 1 a label."""
+        event = np.zeros(len(self.classes), np.float32)
+        for label in value:
+            if label not in self._ids:
+                raise DataError(
+                    f'label "{label}" never occurs in the training rows ({_some(self.classes)}).'
+                    f"{did_you_mean(label, self.classes)}"
+                )
+            event[self._ids[label]] = 1
+        return event
+
+    def predict(self, theta: Float[Tensor, "B L C"]) -> dict[str, NDArray]:
+        """``probability`` (B, L, C), ``log_odds``, and ``value``, which are above one half."""
+        return {
+            "log_odds": theta.float().cpu().numpy(),
+            "probability": self.likelihood.mean(theta).cpu().numpy(),
+            "value": (theta > 0).cpu().numpy(),
+        }
+
+
+class NumberTarget(Target):
+    """One or more real numbers with a learned spread, standardised inside by the training rows' mean and scale."""
+
+    kind = "number"
+
+    def __init__(self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "shared"):
+        super().__init__()
+        self.likelihood: GaussianLikelihood = GaussianLikelihood(len(mean), sigma=sigma)
+        self.head = nn.Linear(dim, self.likelihood.width)
+        self.mean, self.scale = np.array(mean, np.float64), np.array(scale, np.float64)
+        self.sigma = sigma
+
+    @classmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """Mean and standard deviation of each number, by a running sum in float64."""
+        count, mean, square = 0, np.zeros(1), np.zeros(1)
+        for value in values:
+            x = np.atleast_1d(np.asarray(value, np.float64))
+            if count == 0:
+                mean, square = np.zeros_like(x), np.zeros_like(x)
+            if x.shape != mean.shape:
+                raise DataError(f"{x.size} numbers where the first row has {mean.size}")
+            count += 1
+            step = x - mean
+            mean += step / count
+            square += step * (x - mean)
+        if count == 0:
+            raise DataError("no number in the training rows")
+        sigma = np.sqrt(square / count)
+        if not (sigma > 0).all():
+            raise DataError(f"every training row has the same number, {mean.tolist()}: there is nothing to learn")
+        return {"mean": mean.tolist(), "scale": sigma.tolist()}
+
+    def settings(self) -> dict[str, Any]:
+        """Mean, scale and the kind of spread."""
+        return {"mean": self.mean.tolist(), "scale": self.scale.tolist(), "sigma": self.sigma}
+
+    def encode(self, value: float | list[float]) -> NDArray:
+        """Standardised in float64, kept in float32."""
+        x = np.atleast_1d(np.asarray(value, np.float64))
+        if x.shape != self.mean.shape:
+            raise DataError(f"{x.size} numbers where the model was trained on {self.mean.size}")
+        return ((x - self.mean) / self.scale).astype(np.float32)
+
+    def log_likelihood(self, theta: Float[Tensor, "B L width"], event: Tensor) -> Float[Tensor, "B L"]:
+        """The density of the number itself: that of the standardised one, divided by the scale."""
+        return self.likelihood.log_prob(theta, event) - float(np.log(self.scale).sum())
+
+    def predict(self, theta: Float[Tensor, "B L width"]) -> dict[str, NDArray]:
+        """``value`` and ``sigma``, (B, L, D) float64, in the user's units."""
+        value = self.likelihood.mean(theta).double().cpu().numpy() * self.scale + self.mean
+        sigma = self.likelihood.sigma(theta).double().cpu().numpy() * self.scale
+        return {"value": value, "sigma": sigma}
+
+
+TARGETS: dict[str, type[Target]] = {t.kind: t for t in (LabelTarget, LabelsTarget, NumberTarget)}
+
+
+def _natural(label: str) -> tuple[int, float, str]:
+    try:
+        return (0, float(label), label)
+    except ValueError:
+        return (1, 0.0, label)
+
+
+def _some(classes: list[str]) -> str:
+    return ", ".join(classes) if len(classes) <= 6 else f"{', '.join(classes[:3])}, ... {classes[-1]}"

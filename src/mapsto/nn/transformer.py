@@ -1,0 +1,203 @@
+"""Encoder and decoder: blocks of attention and feed-forward with residual connections."""
+
+from typing import Protocol, TypeVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from mapsto.attention import Attention
+from mapsto.collection import Collection, Packed
+from mapsto.errors import ConfigError, did_you_mean
+from mapsto.nn.dropout import Dropout
+from mapsto.nn.multihead import MultiheadAttention
+from mapsto.nn.position import NoPosition, Position
+from mapsto.nn.reader import Reader
+
+__all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Placement", "PostNorm", "PreNorm"]
+
+Batch = TypeVar("Batch", Collection, Packed)
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
+
+
+class Branch(Protocol):
+    """A residual branch: items in, items out."""
+
+    def __call__(self, items: Tensor) -> Tensor:
+        """Compute the branch."""
+
+
+class Placement(Protocol):
+    """Where the norm of a residual branch stands."""
+
+    final: bool
+    """Whether the whole stack needs one more norm at its end."""
+
+    def add(self, x: Tensor, norm: nn.Module, branch: Branch) -> Tensor:
+        """X with the branch added."""
+
+
+class PreNorm:
+    """x + branch(norm(x)), and one norm at the end of the stack. Trains without warm-up tricks; the default.
+
+    Reference: Xiong et al., On layer normalization in the Transformer architecture, 2020.
+    """
+
+    final = True
+
+    def add(self, x: Tensor, norm: nn.Module, branch: Branch) -> Tensor:
+        """The residual stream itself is never normalised."""
+        return x + branch(norm(x))
+
+
+class PostNorm:
+    """norm(x + branch(x)), as the original Transformer and most lectures draw it."""
+
+    final = False
+
+    def add(self, x: Tensor, norm: nn.Module, branch: Branch) -> Tensor:
+        """Add and normalise."""
+        return norm(x + branch(x))
+
+
+class FeedForward(nn.Sequential):
+    """W₂ activation(W₁ x + b₁) + b₂, the same for every item."""
+
+    def __init__(self, dim: int, hidden: int, *, activation: nn.Module | None = None, dropout: float = 0.0):
+        super().__init__(nn.Linear(dim, hidden), activation or nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim))
+
+
+class Block(nn.Module):
+    """Self-attention, then cross-attention if the block has one, then feed-forward, each a residual branch."""
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        attention: Attention | None,
+        cross: bool,
+        norm: Placement,
+        hidden: int,
+        activation: nn.Module,
+        dropout: float,
+        eps: float,
+        normalise: bool,
+    ):
+        super().__init__()
+        self.placement = norm
+        self.attention = MultiheadAttention(dim, heads, attention=attention, normalise=normalise)
+        self.attention_norm = nn.LayerNorm(dim, eps=eps)
+        self.cross = MultiheadAttention(dim, heads, normalise=normalise) if cross else None
+        self.cross_norm = nn.LayerNorm(dim, eps=eps) if cross else None
+        self.feedforward = FeedForward(dim, hidden, activation=activation, dropout=dropout)
+        self.feedforward_norm = nn.LayerNorm(dim, eps=eps)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Batch, memory: Batch | None, position: Position, causal: bool) -> Batch:
+        add, drop = self.placement.add, self.dropout
+
+        def look(items: Tensor) -> Tensor:
+            return drop(self.attention(x.replace(items=items), causal=causal, position=position))
+
+        items = add(x.items, self.attention_norm, look)
+        if self.cross is not None and memory is not None:
+            cross, norm = self.cross, self.cross_norm
+            assert norm is not None
+            items = add(items, norm, lambda q: drop(cross(x.replace(items=q), memory)))
+        items = add(items, self.feedforward_norm, lambda y: drop(self.feedforward(y)))
+        return x.replace(items=items)
+
+
+class Stack(nn.Module):
+    """What encoder and decoder share: the entrance, the blocks and the last norm."""
+
+    def __init__(
+        self,
+        dim: int,
+        depth: int,
+        heads: int,
+        *,
+        cross: bool,
+        attention: Attention | None = None,
+        position: Position | None = None,
+        norm: Placement | None = None,
+        hidden: int | None = None,
+        activation: str = "gelu",
+        dropout: float = 0.0,
+        eps: float = 1e-5,
+        normalise: bool = False,
+    ):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise ConfigError(
+                f'model.activation: "{activation}" is not one of {known}.{did_you_mean(activation, ACTIVATIONS)}'
+            )
+        placement = norm or PreNorm()
+        self.position = position or NoPosition()
+        self.dropout = Dropout(dropout)
+        self.blocks = nn.ModuleList(
+            Block(
+                dim,
+                heads,
+                attention=attention,
+                cross=cross,
+                norm=placement,
+                hidden=hidden or 4 * dim,
+                activation=ACTIVATIONS[activation](),
+                dropout=dropout,
+                eps=eps,
+                normalise=normalise,
+            )
+            for _ in range(depth)
+        )
+        self.norm = nn.LayerNorm(dim, eps=eps) if placement.final else nn.Identity()
+
+    def run(self, x: Batch, memory: Batch | None, causal: bool) -> Batch:
+        """From the entrance to the last norm."""
+        items = self.dropout(self.position.add(x.items, x.places))
+        x = x.replace(items=items)
+        for block in self.blocks:
+            x = block(x, memory, self.position, causal)
+        return x.replace(items=self.norm(x.items))
+
+
+class Encoder(Stack):
+    """A collection in, the same collection understood: every item has looked at the others.
+
+    Args:
+        dim: D.
+        depth: number of blocks.
+        heads: heads of each attention.
+        attention: an unbound kind of attention, softmax by default.
+        position: a position object; :class:`~mapsto.nn.position.NoPosition` by default (a set).
+        norm: :class:`PreNorm` (default) or :class:`PostNorm`.
+        hidden: width inside the feed-forward, 4 D by default.
+        activation: one of ``gelu``, ``relu``, ``silu``, ``tanh``.
+        dropout: on the entrance and on every branch.
+        eps: of the norms.
+        normalise: see :class:`~mapsto.nn.multihead.MultiheadAttention`.
+
+    Cost: O(depth · (N D² + N² D)) with softmax attention.
+
+    Reference: Vaswani et al., Attention is all you need, 2017.
+    """
+
+    def __init__(self, dim: int, depth: int, heads: int, **parts: object):
+        super().__init__(dim, depth, heads, cross=False, **parts)  # type: ignore[arg-type]
+
+    def forward(self, x: Batch, *, causal: bool = False) -> Batch:
+        """New items for a padded or packed collection; its masks and places stay."""
+        return self.run(x, None, causal)
+
+
+class Decoder(Stack, Reader):
+    """Queries look at each other and at a memory, in every block. Takes the arguments of :class:`Encoder`."""
+
+    def __init__(self, dim: int, depth: int, heads: int, **parts: object):
+        super().__init__(dim, depth, heads, cross=True, **parts)  # type: ignore[arg-type]
+
+    def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
+        """An answer a query."""
+        return self.run(queries, memory, causal).items

@@ -1,0 +1,77 @@
+"""What goes out: an open set. A kind is one file here; ``vector.py`` holds ``VectorOutput``."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mapsto import kinds
+from mapsto.collection import Collection
+from mapsto.nn.loss import Loss
+from mapsto.ragged import Rows
+
+__all__ = ["Output", "Theta"]
+
+Theta = dict[str, Tensor]
+"""(B, L, width) by target: the parameters of its likelihood at every query."""
+
+
+class Output(nn.Module, ABC):
+    """The contract of every output: the queries it asks, and what the answers mean.
+
+    Attributes:
+        kind: its name in files and on the command line.
+        causal: whether query l may see queries up to l only.
+        dim: D, the width of an answer.
+    """
+
+    kind: ClassVar[str]
+    causal: ClassVar[bool] = False
+    dim: int
+
+    @classmethod
+    @abstractmethod
+    def measure(cls, chunks: Iterable[Sequence[Any]], **options: Any) -> dict[str, Any]:
+        """The constructor's arguments but ``dim``, as JSON, from the values of the training rows, streamed once."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What :meth:`measure` gave."""
+
+    @abstractmethod
+    def parse(self, value: Any) -> dict[str, NDArray]:
+        """One row's value as named arrays.
+
+        Raises:
+            DataError: the value cannot be read; the caller adds file, row and column.
+        """
+
+    @abstractmethod
+    def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
+        """A batch of the stored rows, all at once: the target of :meth:`loss`."""
+
+    @abstractmethod
+    def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
+        """What is asked of the memory. A causal output asks by its own target, shifted by one."""
+
+    @abstractmethod
+    def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
+        """The likelihoods' parameters."""
+
+    @abstractmethod
+    def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
+        """Log p(target | θ) in nats a row: exact, unweighted, unsmoothed."""
+
+    @abstractmethod
+    def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
+        """What training minimises."""
+
+    @abstractmethod
+    def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
+        """By target, named arrays (B, L, ...): see :mod:`mapsto.nn.target`."""
+
+
+__getattr__ = kinds.lazy("outputs")

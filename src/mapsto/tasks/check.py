@@ -1,0 +1,157 @@
+"""The verb ``check``: read everything, train nothing; or hold a trained model to the laws."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from mapsto.data.kind import infer
+from mapsto.data.problem import problems
+from mapsto.tasks.build import build, parameters
+from mapsto.tasks.config import Config
+from mapsto.tasks.dataset import StoreFeed, prepare, tables
+from mapsto.tasks.run import load
+from mapsto.tasks.train import feed, make_plan, settle
+from mapsto.tasks.watch import amount
+
+__all__ = ["check_data", "check_run"]
+
+SHOWN = 3
+
+
+def check_data(config: Config, console: Console, source: Any = None) -> dict[str, Any]:
+    """Read all rows as training would, and tell what they are and what the model would see.
+
+    Returns:
+        ``{"rows", "columns", "split", "warnings", "sees", "model"}``.
+
+    Raises:
+        DataError: what would stop training.
+    """
+    table = tables(config, source)[0][0]
+    dataset = prepare(config, source)
+    schema, counts = dataset.schema, dataset.split.counts
+
+    def say(text: str, style: str = "") -> None:
+        console.print(Text(text, style=style), soft_wrap=True)
+
+    say(f"{table.name}    {amount(len(dataset.store))} rows, {len(table.columns)} columns")
+    columns = {}
+    roles = [(c, k, "from") for f in schema.inputs for c, k in f.columns] + [(c, k, "to") for c, k in schema.output.columns]
+    for column, kind, role in roles:
+        summary = dataset.summaries[column]
+        guess = infer(summary, "source" if role == "from" else "target")
+        columns[column] = {
+            "role": role,
+            "kind": kind,
+            "reason": guess.reason,
+            "missing": summary.missing,
+            "distinct": summary.distinct,
+            "lengths": summary.lengths,
+            "unit": summary.unit,
+            "range": summary.range,
+            "counts": dict(list(summary.counts.items())[:50]) if summary.distinct <= 1000 else {},
+            "examples": summary.examples,
+        }
+        size = ""
+        if summary.lengths is not None:
+            low, middle, high = summary.lengths
+            size = f"    {amount(low)} to {amount(high)} {summary.unit}, median {amount(middle)}"
+        elif summary.range is not None:
+            size = f"    {summary.range[0]:g} to {summary.range[2]:g}, mean {summary.range[1]:g}"
+        gaps = f"    {amount(summary.missing)} missing" if summary.missing else ""
+        say(f"  {role:<5}{column:<18}{kind:<10}{amount(summary.distinct)} different{size}{gaps}    ({guess.reason})")
+        if 1 < len(columns[column]["counts"]) <= 12:
+            say("       " + ", ".join(f"{k} {amount(n)}" for k, n in columns[column]["counts"].items()))
+    say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}")
+    config = settle(config, dataset)
+    model = build(schema, dataset.measured, config.model, seed=config.seed)
+    train = feed(dataset, "train", model, config, _cpu())
+    plan = make_plan(config, train, bfloat16=False)
+    order = train.order(0)
+    places = sum(int(len(rows) * _lengths(train, rows).max()) for rows in order)
+    real = float(train.lengths.sum() / max(1, places))
+    low, middle, high = np.percentile(train.lengths, [0, 50, 100]).astype(int).tolist()
+    seen = {
+        "items": {"least": low, "median": middle, "most": high},
+        "batches": len(order),
+        "batch_tokens": config.train.batch_tokens,
+        "real_share": round(real, 4),
+        "examples": _examples(train),
+    }
+    say(
+        f"sees     {amount(low)} to {amount(high)} items a row, median {amount(middle)}; {len(order)} batches of at most "
+        f"{amount(config.train.batch_tokens)} items, {real:.0%} of them real"
+    )
+    for name, rows in seen["examples"].items():
+        for names in rows:
+            cut = names[:24]
+            say(f"         {name}: {' | '.join(cut)}{' | ...' if len(names) > len(cut) else ''}")
+    say(f"model    {amount(parameters(model))} parameters, {amount(plan.steps)} steps for {config.train.epochs:g} epochs")
+    warnings = _warnings(dataset, table, schema)
+    for warning in warnings:
+        say(f"warning: {warning}", "yellow")
+    if not warnings:
+        say("no problems found")
+    return {
+        "rows": len(dataset.store),
+        "columns": columns,
+        "split": counts,
+        "warnings": warnings,
+        "sees": seen,
+        "model": {"parameters": parameters(model), "steps": plan.steps},
+    }
+
+
+def _cpu() -> Any:
+    import torch
+
+    return torch.device("cpu")
+
+
+def _lengths(train: StoreFeed, rows: Any) -> Any:
+    position = np.searchsorted(train.rows, rows)
+    return train.lengths[position]
+
+
+def _examples(train: StoreFeed) -> dict[str, list[list[str]]]:
+    rows = train.rows[:SHOWN]
+    parts = zip(train.model.names, train.model.inputs, strict=True)
+    return {name: part.names(train.take(name, rows)) for name, part in parts if part.kind in ("sequence", "vector")}
+
+
+def _warnings(dataset: Any, table: Any, schema: Any) -> list[str]:
+    found = [w for s in dataset.summaries.values() for w in s.warnings]
+    column, kind = schema.output.columns[0]
+    found += problems(table, schema.sources, column, labels=kind == "label")
+    if dataset.split.crossing:
+        found.append(f"{amount(dataset.split.crossing)} rows of val and test have the same source as a training row")
+    if dataset.errors.count:
+        rows = ", ".join(str(row) for _, row, _ in dataset.errors.found[:8])
+        found.append(f"{dataset.errors.count} rows cannot be read and are left out (rows {rows}): {dataset.errors.found[0][2]}")
+    if kind == "label":
+        counts = dataset.summaries[column].counts
+        if counts and max(counts.values()) > 0.9 * sum(counts.values()):
+            top = max(counts, key=lambda k: counts[k])
+            found.append(f'"{column}": {max(counts.values()) / sum(counts.values()):.0%} of the rows are {top}')
+    return found
+
+
+def check_run(folder: Path, console: Console) -> dict[str, Any]:
+    """Hold a run's model to the laws, on its own rows.
+
+    Returns:
+        ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``.
+    """
+    from mapsto.testing import check_model
+
+    run = load(folder, device="cpu")
+    test = run.feed("test")
+    verdicts = check_model(run.model, test.batch(test.rows[:8]))
+    for v in verdicts:
+        mark = Text("holds   ", "green") if v.passed else Text("BROKEN  ", "bold red")
+        console.print(mark.append(Text(f"{v.law}  {v.statement}    worst {v.worst:.2g}  {v.note}", "")), soft_wrap=True)
+    laws = [{"law": v.law, "statement": v.statement, "passed": v.passed, "worst": v.worst, "note": v.note} for v in verdicts]
+    return {"run": str(folder), "laws": laws}

@@ -1,0 +1,369 @@
+"""From a source to batches: rows converted, split, measured on the training part, and kept in a ragged store."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mapsto import kinds
+from mapsto.data.kind import Summary, describe
+from mapsto.data.order import batches
+from mapsto.data.source import Table
+from mapsto.data.split import Split, by_column, content, folds, split
+from mapsto.data.store import Store, cache_folder, cached
+from mapsto.data.table import open_table
+from mapsto.errors import ConfigError, DataError
+from mapsto.models.mapper import Batch, Mapper
+from mapsto.ragged import Ragged, Rows
+from mapsto.tasks.config import Config
+from mapsto.tasks.demo import demo_table
+from mapsto.tasks.schema import Errors, Row, Schema, resolve
+from mapsto.vocabulary import Vocabulary
+
+__all__ = ["Dataset", "Measured", "StoreFeed", "convert", "prepare"]
+
+Settings = dict[str, Any]
+CHUNK = 1024
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the training rows told: the constructor's arguments of every input and of the output."""
+
+    inputs: list[Settings]
+    output: Settings
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rows ready to be gathered.
+
+    Attributes:
+        schema: what is mapped to what.
+        measured: settings of inputs and output.
+        store: every readable row.
+        split: the side of each row of the store.
+        groups: the group of each row, or None.
+        places: (table's name, row number) of each row.
+        summaries: of the columns.
+        errors: the rows left out.
+    """
+
+    schema: Schema
+    measured: Measured
+    store: Store
+    split: Split
+    groups: NDArray | None
+    places: list[tuple[str, int]]
+    summaries: dict[str, Summary]
+    errors: Errors
+
+
+@dataclass
+class Survey:
+    """One pass over all rows: what the split needs to know."""
+
+    keys: list[int]
+    labels: list[Any]
+    groups: list[Any]
+    sides: list[Any]
+    places: list[tuple[int, int]]
+
+
+def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
+    """The tables to read, each with the part it is for (empty: to be split)."""
+    data = config.data
+    root = data.root or None
+    if source is None and data.source.startswith("demo:"):
+        source = demo_table(data.source)
+    first = open_table(data.source if source is None else source, root=root)
+    found = [(first, "train" if data.val or data.test else "")]
+    for part, path in (("val", data.val), ("test", data.test)):
+        if path:
+            found.append((open_table(path, root=root), part))
+    return found
+
+
+def prepare(config: Config, source: Any = None, *, schema: Schema | None = None) -> Dataset:
+    """Read, split, measure and store.
+
+    Args:
+        config: what the user said; ``data.source`` names the file unless ``source`` is given.
+        source: rows in memory, or a table.
+        schema: what is mapped to what, if it is known already.
+    """
+    parts = tables(config, source)
+    table = parts[0][0]
+    known, summaries = resolve(config.data, table, describe)
+    schema = schema or known
+    _odd(schema, summaries, table, config)
+    errors = Errors(config.data.skip_bad)
+    survey = _survey(parts, schema, config, errors)
+    errors.settle()
+    division = _divide(config, survey, [part for _, part in parts])
+    train = set(division.rows("train").tolist())
+    measured = measure(schema, partial(_training, parts, schema, train), config)
+    model_parts = Parts.build(schema, measured, dim=8)
+    settings = {"schema": schema.to_json(), "measured": fingerprint(measured), "skip": config.data.skip_bad}
+    folder = cache_folder("+".join(t.fingerprint() for t, _ in parts), settings)
+    late = Errors(config.data.skip_bad)
+    store = cached(folder, lambda: _parsed(parts, schema, model_parts, late))
+    kept = store.columns["row"].values  # rows whose values no input or output could parse are missing here
+    division = replace(division, sides=division.sides[kept])
+    groups = np.array([str(survey.groups[i]) for i in kept]) if config.data.group else None
+    places = [(parts[t][0].name, row) for t, row in (survey.places[i] for i in kept)]
+    return Dataset(schema, measured, store, division, groups, places, summaries, errors)
+
+
+def _odd(schema: Schema, summaries: Mapping[str, Summary], table: Table, config: Config) -> None:
+    """Refuse a column of numbers with a few cells that are none, at once and with its count."""
+    for field in [*schema.inputs, schema.output]:
+        for column, kind in field.columns:
+            summary = summaries.get(column)
+            if summary is None or kind != "number" or not summary.odd or config.data.skip_bad:
+                continue
+            odd = [(row, text) for row, text in summary.odd if text not in config.data.missing]
+            if odd:
+                row, text = odd[0]
+                raise DataError(
+                    f'{table.name} row {row}: "{column}": {text} is no number.   {summary.oddities} such rows of '
+                    f'{summary.rows}.   Use {column}:label, or data.missing=["{text.strip(chr(34))}"] if it means no value'
+                )
+
+
+def _survey(parts: list[tuple[Table, str]], schema: Schema, config: Config, errors: Errors) -> Survey:
+    survey = Survey([], [], [], [], [])
+    data = config.data
+    extra = [c for c in (data.split, data.group) if c]
+    folder_split = not data.split and parts[0][0].columns == ["path", "label", "split"]
+    if folder_split:
+        data.split = "split"
+        extra.append("split")
+    for index, (table, _) in enumerate(parts):
+        cells = {c: table.column(c) for c in extra}
+        for row in schema.rows(table, errors, index=index):
+            survey.keys.append(content(row.raw))
+            survey.labels.append(row.target[0] if row.target is not None else None)
+            survey.groups.append(cells[data.group][row.number - 1] if data.group else None)
+            survey.sides.append(cells[data.split][row.number - 1] if data.split else None)
+            survey.places.append((index, row.number))
+    if not survey.keys:
+        errors.skip = 0.0
+        errors.settle()
+    return survey
+
+
+def _divide(config: Config, survey: Survey, parts: list[str]) -> Split:
+    data = config.data
+    keys = np.array(survey.keys, np.uint64)
+    labels = survey.labels if survey.labels and isinstance(survey.labels[0], str) else None
+    groups = survey.groups if data.group else None
+    if data.split or any(parts):
+        sides = survey.sides if data.split else [parts[table] for table, _ in survey.places]
+        return by_column(sides, keys=keys, labels=labels, groups=groups, seed=config.seed)
+    if data.folds:
+        if not 0 <= data.fold < data.folds:
+            raise ConfigError(f"data.fold={data.fold}: folds are numbered 0 to {data.folds - 1}")
+        fold = folds(keys, data.folds, labels=labels, groups=groups, seed=config.seed)
+        rest = np.flatnonzero(fold != data.fold)
+        sides = np.full(len(keys), 2, np.uint8)
+        of = [None if x is None else [x[i] for i in rest] for x in (labels, groups)]
+        sides[rest] = split(keys[rest], labels=of[0], groups=of[1], shares=(0.9, 0.1, 0.0), seed=config.seed).sides
+        return Split(sides, len(keys) - len(np.unique(keys)))
+    shares = (data.shares[0], data.shares[1], data.shares[2])
+    return split(keys, labels=labels, groups=groups, shares=shares, seed=config.seed)
+
+
+def _training(parts: list[tuple[Table, str]], schema: Schema, train: set[int]) -> Iterator[Row]:
+    ignored = Errors(1.0)
+    index = 0
+    for number, (table, _) in enumerate(parts):
+        for row in schema.rows(table, ignored, index=number):
+            if index in train:
+                yield row
+            index += 1
+
+
+def measure(schema: Schema, rows: Any, config: Config) -> Measured:
+    """Let every input and the output measure the training rows.
+
+    Args:
+        schema: what they read.
+        rows: a function that streams the training rows anew.
+        config: options for inputs and output.
+    """
+    options = config.input.model_dump()
+    options["series_patch"] = options["patch"] or 1
+    inputs = []
+    for i, field in enumerate(schema.inputs):
+        cls = kinds.find("inputs", field.kind)
+        given = options | {
+            "columns": field.columns,
+            "stem": options["window"] if field.kind == "sequence" else options["stem"],
+        }
+        if field.kind == "series":
+            given["patch"] = options["series_patch"]
+        inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
+    output = kinds.find("outputs", schema.output.kind).measure(
+        chunked(row.target for row in rows()),
+        columns=schema.output.columns,
+        smoothing=config.train.smoothing,
+        sigma=config.model.sigma,
+    )
+    return Measured(inputs, output)
+
+
+def chunked(values: Iterable[Any]) -> Iterator[list[Any]]:
+    """Lists of up to 1,024 values."""
+    source = iter(values)
+    while chunk := list(islice(source, CHUNK)):
+        yield chunk
+
+
+def fingerprint(measured: Measured) -> Any:
+    """Measured settings as plain JSON, a vocabulary by its digest."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Vocabulary):
+            return {value.kind: hashlib.sha256(value.dump()).hexdigest()}
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        return value
+
+    return [plain(m) for m in [*measured.inputs, measured.output]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Inputs and output as modules, with the prefixes of their columns in a store."""
+
+    inputs: list[Any]
+    output: Any
+
+    @classmethod
+    def build(cls, schema: Schema, measured: Measured, dim: int) -> "Parts":
+        """Make them of one width."""
+        with torch.random.fork_rng(devices=[]):
+            inputs = [
+                kinds.find("inputs", field.kind)(dim, **settings)
+                for field, settings in zip(schema.inputs, measured.inputs, strict=True)
+            ]
+            return cls(inputs, kinds.find("outputs", schema.output.kind)(dim, **measured.output))
+
+    def parse(self, row: Row) -> dict[str, NDArray]:
+        """One row's arrays, by prefixed name."""
+        arrays = {}
+        for i, (one, value) in enumerate(zip(self.inputs, row.inputs, strict=True)):
+            arrays |= {f"{i}.{name}": array for name, array in one.parse(value).items()}
+        if row.target is not None:
+            arrays |= {f"t.{name}": array for name, array in self.output.parse(row.target).items()}
+        return arrays
+
+
+def _parsed(
+    parts: list[tuple[Table, str]], schema: Schema, model_parts: Parts, late: Errors
+) -> Iterator[dict[str, NDArray]]:
+    ignored = Errors(1.0)
+    for index, (table, _) in enumerate(parts):
+        for row in schema.rows(table, ignored, index=index):
+            try:
+                arrays = model_parts.parse(row)
+                yield arrays | {"row": np.array(late.rows)}
+            except DataError as error:
+                late.add(table, row.number, str(error))
+            late.rows += 1
+    late.settle()
+
+
+def convert(
+    table: Table, schema: Schema, model: Mapper, *, targets: bool, skip: float = 0.0
+) -> tuple[Store, list[int], Errors]:
+    """Rows of new data for a trained model, in memory; with the numbers of the rows that could be read."""
+    errors = Errors(skip)
+    parts = Parts(list(model.inputs), model.output)
+    columns: dict[str, list[NDArray]] = {}
+    numbers = []
+    for row in schema.rows(table, errors, targets=targets):
+        try:
+            arrays = parts.parse(row)
+        except DataError as error:
+            errors.add(table, row.number, str(error))
+            continue
+        for name, array in arrays.items():
+            columns.setdefault(name, []).append(array)
+        numbers.append(row.number)
+    errors.settle()
+    if not numbers:
+        raise DataError(f"{table.name} has no readable row")
+    return Store.of({name: Ragged.pack(arrays) for name, arrays in columns.items()}), numbers, errors
+
+
+class StoreFeed:
+    """Batches of some rows of a store: the training loop's feed, and evaluation's.
+
+    Args:
+        store: all rows.
+        rows: those to use.
+        model: whose inputs and output gather.
+        tokens: most items in a batch, padding included.
+        batch_rows: most rows in a batch.
+        seed: of the order.
+        device: where batches go.
+        targets: whether batches hold the target.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rows: NDArray[np.int64],
+        model: Mapper,
+        *,
+        tokens: int,
+        batch_rows: int = 256,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        targets: bool = True,
+    ):
+        self.store, self.rows, self.model = store, rows, model
+        self.tokens, self.batch_rows, self.seed, self.device = tokens, batch_rows, seed, torch.device(device)
+        parts: list[tuple[str, str, Any]] = [
+            (n, f"{i}.", m) for i, (n, m) in enumerate(zip(model.names, model.inputs, strict=True))
+        ]
+        self.parts = [*parts, ("target", "t.", model.output)] if targets else parts
+        self.columns = {
+            name: {c[len(prefix) :]: column for c, column in store.columns.items() if c.startswith(prefix)}
+            for name, prefix, _ in self.parts
+        }
+        inputs = [part.lengths(self.columns[name]) for name, _, part in parts]
+        self.lengths = np.sum(inputs, axis=0)[rows]
+
+    def order(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The batches of an epoch, as rows of the store."""
+        found = batches(self.lengths, tokens=self.tokens, rows=self.batch_rows, seed=self.seed, epoch=epoch)
+        return [self.rows[batch] for batch in found]
+
+    def once(self) -> list[NDArray[np.int64]]:
+        """Every row once, in order of length: for evaluation."""
+        found = batches(self.lengths, tokens=self.tokens, rows=self.batch_rows, seed=0, epoch=0, shuffle=False)
+        return [self.rows[batch] for batch in found]
+
+    def take(self, name: str, rows: NDArray[np.int64]) -> dict[str, Rows]:
+        """The columns of one input, or of "target", for some rows."""
+        return {c: column.take(rows) for c, column in self.columns[name].items()}
+
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        """Gather a batch."""
+        found: dict[str, dict[str, Tensor]] = {}
+        for name, _, part in self.parts:
+            tensors = part.gather(self.take(name, rows))
+            if self.device.type != "cpu":
+                tensors = {n: t.to(self.device, non_blocking=True) for n, t in tensors.items()}
+            found[name] = tensors
+        return found

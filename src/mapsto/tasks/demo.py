@@ -1,0 +1,139 @@
+"""Small real data sets that ship with the package, and the settings that suit them."""
+
+import csv
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from mapsto.data.source import Table
+from mapsto.data.table import open_table
+from mapsto.errors import ConfigError, did_you_mean
+
+__all__ = ["DEMOS", "Demo", "demo", "demo_table"]
+
+PREFIX = "demo:"
+PIECE = 30
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A data set and how to learn from it.
+
+    Attributes:
+        maps: what to what.
+        about: one line.
+        rows: gives the data.
+        inputs: source columns.
+        targets: target columns.
+        settings: by ``section.key``.
+    """
+
+    maps: str
+    about: str
+    rows: Callable[[], Any]
+    inputs: list[str]
+    targets: list[str]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def _file(name: str) -> bytes:
+    content = files("mapsto.demos").joinpath(name).read_bytes()
+    return gzip.decompress(content) if name.endswith(".gz") else content
+
+
+def peptides() -> list[dict[str, str]]:
+    """5,200 peptides as one-letter amino acids; antimicrobial or not (4,642 are different)."""
+    lines = csv.reader(_file("amp.csv.gz").decode().splitlines()[1:])
+    names = {"0": "other", "1": "antimicrobial"}
+    return [{"sequence": s.strip(), "label": names[y.strip()]} for s, y in lines]
+
+
+def languages() -> list[dict[str, str]]:
+    """The Universal Declaration of Human Rights in 26 languages, in pieces of 30 characters, with their article."""
+    rows = []
+    for language, articles in json.loads(_file("udhr.json.gz")).items():
+        for number, article in enumerate(articles, 1):
+            for start in range(0, len(article) - PIECE + 1, PIECE):
+                piece = article[start : start + PIECE]
+                rows.append({"text": piece, "language": language, "article": str(number)})
+    return rows
+
+
+def digits() -> dict[str, Any]:
+    """1,797 handwritten digits of 8 x 8 pixels."""
+    with np.load(BytesIO(_file("digits.npz")), allow_pickle=False) as arrays:
+        images = np.round(arrays["x"] * (255 / 16)).astype(np.uint8)
+        return {"image": images, "digit": [str(y) for y in arrays["y"]]}
+
+
+CLOTHES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+
+def clothes() -> dict[str, Any]:
+    """1,300 pictures of clothes of 28 x 28 pixels (Fashion-MNIST), 1,000 of them to train and validate."""
+    with np.load(BytesIO(_file("fashion_mnist_small.npz")), allow_pickle=False) as arrays:
+        images = np.concatenate([arrays["x_train"], arrays["x_test"]])
+        labels = [CLOTHES[y] for y in np.concatenate([arrays["y_train"], arrays["y_test"]])]
+        split = ["train"] * len(arrays["x_train"]) + ["test"] * len(arrays["x_test"])
+    return {"image": images, "label": labels, "split": split}
+
+
+DEMOS: dict[str, Demo] = {
+    "peptides": Demo(
+        "sequence -> label",
+        "is a peptide antimicrobial?",
+        peptides,
+        ["sequence"],
+        ["label"],
+        {"size": "s", "train.epochs": 30, "input.vocabulary": "characters"},
+    ),
+    "languages": Demo(
+        "text -> label",
+        "which of 26 languages are 30 characters in?",
+        languages,
+        ["text:sequence"],
+        ["language"],
+        {"size": "s", "train.epochs": 10, "input.vocabulary": "characters", "data.group": "article"},
+    ),
+    "digits": Demo(
+        "image -> label",
+        "which digit is it?",
+        digits,
+        ["image"],
+        ["digit"],
+        {"size": "s", "train.epochs": 60},
+    ),
+    "clothes": Demo(
+        "image -> label",
+        "which piece of clothing is it?",
+        clothes,
+        ["image"],
+        ["label"],
+        {"size": "s", "train.epochs": 40, "input.flip": True, "data.split": "split"},
+    ),
+}
+
+
+def demo(name: str) -> Demo:
+    """A demo by name.
+
+    Raises:
+        ConfigError: no such demo.
+    """
+    if name not in DEMOS:
+        raise ConfigError(f'there is no demo "{name}".   Demos: {", ".join(DEMOS)}.{did_you_mean(name, DEMOS)}')
+    return DEMOS[name]
+
+
+def demo_table(source: str) -> Table:
+    """The table of ``demo:NAME``."""
+    name = source.removeprefix(PREFIX)
+    table = open_table(demo(name).rows())
+    table.name = name
+    return table

@@ -1,0 +1,40 @@
+"""The verb ``evaluate``: metrics of a run with intervals, beside simple models."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from mapsto.tasks.run import load, result_lines
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    run: Path, data: Any = None, *, out: Path | None = None, device: str = "auto", console: Console | None = None
+) -> dict[str, Any]:
+    """Score a run on its own test part, or on other data.
+
+    Args:
+        run: the run folder.
+        data: other data with the same columns.
+        out: also write the report there.
+        device: where to compute.
+        console: where to print; None prints nothing.
+
+    Returns:
+        ``{"metrics", "intervals", "baselines"}``.
+    """
+    loaded = load(run, device=device)
+    result = loaded.evaluate(data)
+    if console is not None:
+        for text in result_lines(result, loaded.model):
+            console.print(Text(text), soft_wrap=True)
+    if out is not None:
+        from mapsto.tasks import report
+
+        report.write(loaded, out, result=result)
+        if console is not None:
+            console.print(Text(f"report written to {out}"))
+    return result

@@ -1,0 +1,218 @@
+"""All pictures of a run, with their captions, and what could not be made."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mapsto.errors import MapstoError
+from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
+from mapsto.tasks.dataset import Dataset
+from mapsto.tasks.pictures import span
+from mapsto.tasks.pictures.attention import attended
+from mapsto.tasks.pictures.classes import confusions, label_bars
+from mapsto.tasks.pictures.curves import curves, read_history
+from mapsto.tasks.pictures.example import Example, costs, events, examples, spread
+from mapsto.tasks.pictures.numbers import predictions
+from mapsto.tasks.pictures.panel import note
+from mapsto.tasks.pictures.sheet import sheet
+from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView
+from mapsto.tasks.run import Run
+from mapsto.tasks.score import Answers, answer
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Gallery", "Picture", "gallery"]
+
+ROWS = {TokensView: (16, 8), ImageView: (30, 15), SeriesView: (8, 8), VectorView: (6, 9)}
+"""By kind of the first input: how many examples of the data, and how many of attention and of mistakes."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture.
+
+    Attributes:
+        name: of its file, without ending.
+        title: what is to be seen.
+        caption: how to read it.
+        figure: the matplotlib Figure.
+        page: the same for an HTML page, where that shows it better; empty otherwise.
+        whole: whether ``page`` stands for all of the figure.
+    """
+
+    name: str
+    title: str
+    caption: str
+    figure: "Figure"
+    page: str = ""
+    whole: bool = False
+
+
+@dataclass
+class Gallery:
+    """Pictures, and what was left out and why."""
+
+    pictures: list[Picture] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    data: Dataset | None = None
+
+
+def gallery(run: Run) -> Gallery:
+    """Draw everything that the run's folder and data allow.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    made = Gallery()
+    _curves(run, made)
+    try:
+        made.data = run.dataset()
+    except MapstoError as error:
+        made.left_out.append(f"All pictures that need the data: {error}")
+        return made
+    test = run.feed("test")
+    if not len(test.rows):
+        made.left_out.append("Answers, mistakes and attention: the run has no test rows")
+        _received(run, made)
+        return made
+    found = answer(run.model, test)
+    for name, head in run.model.output.targets.items():
+        _answers(run, made, found, name, head)
+    _received(run, made)
+    _mistakes(run, made, found)
+    _attention(run, made, found)
+    return made
+
+
+def _curves(run: Run, made: Gallery) -> None:
+    history = read_history(run.folder / "metrics.jsonl")
+    if not history:
+        made.left_out.append("Curves: the run folder has no metrics.jsonl")
+        return
+    scales = [h.scale for h in run.model.output.targets.values() if isinstance(h, NumberTarget)]
+    shift = float(sum(np.log(s).sum() for s in scales))
+    caption = (
+        "Negative log-likelihood, in nats a row (an item, where every item has an answer). The training loss is the "
+        "mean since the evaluation before, with dropout and with the weights as they move; the validation loss is "
+        "measured without dropout and with averaged weights, so it may lie below."
+    )
+    made.pictures.append(Picture("curves", "How training went", caption, curves(history, shift=shift)))
+
+
+def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -> None:
+    many = len(run.model.output.targets) > 1
+    suffix = f"-{re.sub(r'[^A-Za-z0-9_-]+', '-', name)}" if many else ""
+    arrays, true = found.predicted[name], found.target[name]
+    if isinstance(head, LabelTarget):
+        drawn = confusions(arrays["log_probability"], true, head.classes, name=name)
+        caption = (
+            "Left: every row is a true class, every column what was said; the numbers count test rows. Right: of the "
+            "answers given with some probability, the share that is right (bars: 95 % intervals). Points below the "
+            "dashed line are answers more sure than right. The calibration error is the mean distance from the line."
+        )
+        caption = caption if len(head.classes) <= 14 else caption.replace("Left:", "Above:").replace("Right:", "Below:")
+        made.pictures.append(Picture(f"confusion{suffix}", f"What is taken for what: {name}", caption, drawn))
+    elif isinstance(head, LabelsTarget):
+        drawn = label_bars(arrays["log_odds"], true > 0.5, head.classes, name=name)
+        caption = "Each label by itself on the test rows. ROC AUC is 0.5 for an answer by chance (dashed), 1 for a perfect one."
+        made.pictures.append(Picture(f"labels{suffix}", f"How well each label is found: {name}", caption, drawn))
+    elif isinstance(head, NumberTarget):
+        drawn = predictions(arrays["value"], arrays["sigma"], true * head.scale + head.mean, name=name)
+        caption = (
+            "Left: a point on the dashed line is exactly right; the shade is one predicted standard deviation. Right: "
+            "what is left, divided by that standard deviation; a narrower histogram than the curve means that the model "
+            "is less sure than it could be, a wider one that it is too sure (values beyond 4 are counted at 4)."
+        )
+        made.pictures.append(Picture(f"numbers{suffix}", f"Predicted beside true: {name}", caption, drawn))
+
+
+def _received(run: Run, made: Gallery) -> None:
+    assert made.data is not None
+    train = run.feed("train")
+    head = next(iter(run.model.output.targets.values()))
+    limit = _limits(run)[0]
+    start = train.rows[: 50_000]
+    picked = spread(head, events(train, start), limit)
+    shown = examples(train, picked, made.data.places)
+    title = "Training rows as the model receives them"
+    _sheet(made, "received", title, _how(shown), shown, lambda: sheet(shown, title), span.rows(shown))
+
+
+def _mistakes(run: Run, made: Gallery, found: Answers) -> None:
+    assert made.data is not None
+    test = run.feed("test")
+    cost = costs(found, len(test.rows))
+    worst = np.argsort(-cost, kind="stable")[: _limits(run)[1]]
+    shown = examples(test, worst, made.data.places, found)
+    title = "The test rows that surprised the model most"
+    caption = (
+        "The lowest log-likelihood first: what is true, what was said with which probability, and where the row stands. "
+        "Look for wrong labels in the data, rows cut short, and what they have in common."
+    )
+    _sheet(made, "mistakes", title, caption, shown, lambda: sheet(shown, title), span.rows(shown))
+
+
+def _attention(run: Run, made: Gallery, found: Answers) -> None:
+    assert made.data is not None
+    test = run.feed("test")
+    head = next(iter(run.model.output.targets.values()))
+    picked = spread(head, events(test, test.rows), _limits(run)[1])
+    seen = attended(run.model, test.batch(test.rows[picked]))
+    if seen is None:
+        made.left_out.append("Attention: the model has no attention layer")
+        return
+    shown = examples(test, picked, made.data.places, found)
+    title = "Where the model looks: test rows"
+    caption = (
+        f"Shown is {seen.source}. A weight of 1 is the even share, what every item would get if all got the same. "
+        "It says where this layer looked, not why the answer was given."
+    )
+    _sheet(
+        made, "attention", title, caption, shown, lambda: sheet(shown, title, weights=seen.weights),
+        span.rows(shown, weights=seen.weights),
+    )
+
+
+def _sheet(
+    made: Gallery, name: str, title: str, caption: str, shown: list[Example], draw: "Callable[[], Figure]", page: str
+) -> None:
+    if not shown:
+        made.left_out.append(f"{title}: there are no such rows")
+        return
+    views = list(shown[0].views.values())
+    notes = [f"{n[0].upper()}{n[1:]}." for v in views if (n := note(v))]
+    whole = bool(page) and all(isinstance(v, TokensView) for v in views)
+    made.pictures.append(Picture(name, title, " ".join([caption, *notes]), draw(), page, whole))
+
+
+def _limits(run: Run) -> tuple[int, int]:
+    kinds = {"sequence": TokensView, "image": ImageView, "series": SeriesView, "vector": VectorView}
+    data, asked = ROWS[kinds.get(run.model.inputs[0].kind, TokensView)]
+    return (data, asked) if len(run.model.inputs) == 1 else (6, 8)
+
+
+def _how(shown: list[Example]) -> str:
+    """How to read the data as the model receives them."""
+    kinds = {type(v) for e in shown for v in e.views.values()}
+    views = [v for e in shown for v in e.views.values()]
+    parts = []
+    if TokensView in kinds:
+        tokens = [v for v in views if isinstance(v, TokensView)]
+        full = sum(v.full for v in tokens)
+        parts.append("Each box is one token; a token that the vocabulary lacks is an orange question mark.")
+        if full:
+            parts.append(f"{full} of these {len(tokens)} rows fill the limit (input.limit), so some may have been cut.")
+    if ImageView in kinds:
+        parts.append("Pixels after the mean was taken off and divided by the spread; each square of the grid is one item.")
+    if SeriesView in kinds:
+        parts.append("Channels against time, in the data's own units; a cross at the foot is a missing sample.")
+    if VectorView in kinds:
+        parts.append(
+            "Numbers as bars in standard deviations from the training rows' mean (cut at 3), with the cell's own text; "
+            "hatched cells have no value, orange ones did not occur in training."
+        )
+    return " ".join(parts)

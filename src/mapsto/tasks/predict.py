@@ -1,0 +1,108 @@
+"""The verb ``predict``: texts, pictures, tables or standard input to answers."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from mapsto.errors import ConfigError, DataError
+from mapsto.tasks.run import load
+
+__all__ = ["predict", "write_rows"]
+
+
+def predict(
+    run: Path,
+    values: list[str],
+    *,
+    out: Path | None = None,
+    embed: bool = False,
+    device: str = "auto",
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Predict, and print or write the answers.
+
+    Args:
+        run: the run folder.
+        values: texts; or one file or folder; or ``-`` for the lines of standard input.
+        out: ``.jsonl``, ``.csv`` or ``.parquet``; printed if not given.
+        embed: vectors instead of answers.
+        device: where to compute.
+        console: where to print; None prints nothing.
+    """
+    if out is not None and out.suffix not in (".jsonl", ".csv", ".parquet"):
+        raise ConfigError(f"--out {out}: .jsonl, .csv or .parquet are written")
+    loaded = load(run, device=device)
+    asked: Any = values
+    if values == ["-"]:
+        asked = [line.rstrip("\n") for line in sys.stdin]
+        if not asked:
+            raise DataError("standard input is empty")
+    elif len(values) == 1:
+        asked = values[0]
+    rows = loaded.predict(asked, embed=embed)
+    if out is not None:
+        write_rows(out, rows)
+        if console is not None:
+            console.print(Text(f"{len(rows)} rows written to {out}"))
+    elif console is not None and not console.stderr:
+        for row in rows:
+            console.print(Text(line(row)), soft_wrap=True)
+    return rows
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row's answer for a person: values, and the likeliest classes."""
+    parts = []
+    for name, value in row.items():
+        if name.endswith(".probability"):
+            if isinstance(value, dict):
+                top = sorted(value.items(), key=lambda kv: -kv[1])[:3]
+                parts.append("  ".join(f"{k} {p:.3f}" for k, p in top))
+        elif name.endswith(".sigma"):
+            parts.append("+- " + _short(value))
+        else:
+            parts.append(_short(value))
+    return "    ".join(parts)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, list):
+        return " ".join(_short(v) for v in value)
+    return str(value)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows of answers; in CSV, probabilities are a column a class and lists are JSON."""
+    try:
+        if path.suffix == ".jsonl":
+            with path.open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            return
+        import pyarrow as pa
+        from pyarrow import csv, parquet
+
+        flat = pa.Table.from_pylist([_flat(row, text=path.suffix == ".csv") for row in rows])
+        if path.suffix == ".csv":
+            csv.write_csv(flat, str(path))
+        else:
+            parquet.write_table(flat, str(path))
+    except OSError as error:
+        raise ConfigError(f"--out {path}: {error.strerror or error}") from None
+
+
+def _flat(row: dict[str, Any], *, text: bool) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= {f"{name}.{k}": v for k, v in value.items()}
+        elif isinstance(value, list) and text:
+            flat[name] = json.dumps(value, ensure_ascii=False)
+        else:
+            flat[name] = value
+    return flat

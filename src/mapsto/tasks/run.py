@@ -1,0 +1,336 @@
+"""A finished run: load it, predict, evaluate, look."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mapsto.data.folder import PICTURES
+from mapsto.data.source import Table
+from mapsto.data.table import open_table
+from mapsto.errors import ConfigError, DataError, ModelFileError
+from mapsto.models.mapper import Mapper
+from mapsto.nn.target import LabelsTarget, LabelTarget, Target
+from mapsto.tasks.build import load_model, parameters
+from mapsto.tasks.config import Config, read_config
+from mapsto.tasks.dataset import Dataset, StoreFeed, convert, prepare
+from mapsto.tasks.schema import Schema
+from mapsto.tasks.score import Answers, answer, baselines, score
+from mapsto.tasks.watch import amount
+
+__all__ = ["Run", "describe_map", "load", "result_lines"]
+
+
+class Run:
+    """A trained map and its folder.
+
+    Attributes:
+        folder: the run folder.
+        model: the model, in eval mode.
+        schema: which columns are mapped to which.
+        config: every setting of the run.
+    """
+
+    def __init__(self, folder: Path, model: Mapper, schema: Schema, config: Config, dataset: Dataset | None = None):
+        self.folder, self.model, self.schema, self.config = folder, model, schema, config
+        self._dataset = dataset
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """What training ended with: metrics, intervals, baselines."""
+        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        return found
+
+    def dataset(self) -> Dataset:
+        """The data the run was trained on, prepared again if need be."""
+        if self._dataset is None:
+            if not self.config.data.source:
+                raise ConfigError(f"{self.folder} was trained on rows in memory.   Say which data to use")
+            self._dataset = prepare(self.config, schema=self.schema)
+        return self._dataset
+
+    def feed(self, part: str) -> StoreFeed:
+        """Batches of "train", "val" or "test"."""
+        data = self.dataset()
+        return self._feed(data, data.split.rows(part))
+
+    def _feed(self, data: Dataset, rows: NDArray[np.int64]) -> StoreFeed:
+        t = self.config.train
+        return StoreFeed(
+            data.store, rows, self.model, tokens=t.batch_tokens, batch_rows=t.batch_rows, device=self.device
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def evaluate(self, source: Any = None) -> dict[str, Any]:
+        """Metrics with intervals beside simple models; on the run's own test part, or on other data.
+
+        Returns:
+            ``{"metrics", "intervals", "baselines"}``.
+        """
+        data = self.dataset() if source is None or self.config.data.source else None
+        if source is None:
+            test, groups = self.feed("test"), None if data is None else data.groups
+            groups = None if groups is None else groups[test.rows]
+        else:
+            table = open_table(source, root=self.config.data.root or None)
+            store, _, _ = convert(table, self.schema, self.model, targets=True, skip=self.config.data.skip_bad)
+            groups = None
+            if self.config.data.group and self.config.data.group in table.columns:
+                groups = np.array([str(g) for g in table.column(self.config.data.group)])
+            test = self.store_feed(store, targets=True)
+        scores = score(self.model, answer(self.model, test), groups=groups, seed=self.config.seed)
+        simple = {} if data is None else baselines(self.model, self.feed("train"), self.feed("val"), test)
+        return {
+            "metrics": scores.metrics,
+            "intervals": {k: list(v) for k, v in scores.intervals.items()},
+            "baselines": simple,
+        }
+
+    def store_feed(self, store: Any, *, targets: bool) -> StoreFeed:
+        """Batches of all rows of a store."""
+        t = self.config.train
+        rows = np.arange(len(store))
+        return StoreFeed(
+            store, rows, self.model, tokens=t.batch_tokens, batch_rows=t.batch_rows, device=self.device, targets=targets
+        )
+
+    def predict(self, values: Any, *, embed: bool = False) -> list[dict[str, Any]]:
+        """Predict.
+
+        Args:
+            values: a text, a path (a table, a picture, a folder of pictures), a list of values or of dicts, arrays, or a
+                table of another library.
+            embed: give the answer's vector instead.
+
+        Returns:
+            One dict a row: by target its value, and by ``TARGET.probability`` or ``TARGET.sigma`` how sure.
+        """
+        table = self.table(values)
+        store, _, _ = convert(table, self.schema, self.model, targets=False)
+        feed = self.store_feed(store, targets=False)
+        if embed:
+            return [{"embedding": row} for row in self._embed(feed)]
+        return _readable(self.model, answer(self.model, feed, targets=False), len(store))
+
+    @torch.inference_mode()
+    def _embed(self, feed: StoreFeed) -> list[list[float]]:
+        found: list[list[float]] = [[] for _ in feed.rows]
+        for rows in feed.once():
+            vectors = self.model.embed(feed.batch(rows)).float().mean(1).cpu().tolist()
+            for row, vector in zip(rows, vectors, strict=True):
+                found[int(row)] = vector
+        return found
+
+    def table(self, values: Any) -> Table:
+        """What :meth:`predict` was given, as a table."""
+        root = self.config.data.root or None
+        columns = self.schema.sources
+        if isinstance(values, str | Path) and _is_file(values):
+            path = Path(values).expanduser()
+            if path.is_file() and path.suffix.lower() in PICTURES and len(columns) == 1:
+                return open_table([{columns[0]: path.name}], root=path.parent)
+            table = open_table(path, root=root)
+            return self._rename(table)
+        if isinstance(values, str):
+            values = [values]
+        if isinstance(values, Sequence) and values and not isinstance(values[0], Mapping):
+            if len(columns) != 1:
+                raise DataError(f"a row needs {', '.join(columns)}: give dicts with these names")
+            return open_table({columns[0]: list(values)}, root=root)
+        if isinstance(values, np.ndarray | torch.Tensor) and len(columns) == 1:
+            return open_table({columns[0]: values}, root=root)
+        return self._rename(open_table(values, root=root))
+
+    def _rename(self, table: Table) -> Table:
+        """A one-column file (lines of text, a folder of pictures) fits a model of one input under any name."""
+        columns = self.schema.sources
+        if len(columns) == 1 and columns[0] not in table.columns and table.columns[0] in ("text", "path"):
+            return open_table({columns[0]: table.column(table.columns[0])}, root=table.root)
+        return table
+
+
+def _is_file(text: str | Path) -> bool:
+    if isinstance(text, Path):
+        return True
+    try:
+        return len(text) < 1000 and "\n" not in text and Path(text).expanduser().exists()
+    except OSError:
+        return False
+
+
+def load(folder: str | Path, *, device: str = "auto") -> Run:
+    """Open a run folder.
+
+    Raises:
+        ModelFileError: no run, an unfinished one, or damaged files.
+    """
+    from mapsto.tasks.environment import device as find
+
+    path = Path(folder)
+    if not path.is_dir():
+        there = sorted(p.name for p in path.parent.iterdir() if p.is_dir()) if path.parent.is_dir() else []
+        raise ModelFileError(f"there is no run folder {path}.   Here: {', '.join(there[:10]) or 'none'}")
+    if not (path / "model").is_dir():
+        steps = sorted(p.name for p in (path / "checkpoints").glob("step-*"))
+        more = f"   Its last checkpoint is {steps[-1]}; go on with --resume --run {path.name}" if steps else ""
+        raise ModelFileError(f"{path} holds no finished model.{more}")
+    model, schema, _ = load_model(path / "model")
+    return Run(path, model.to(find(device)), schema, read_config(path / "config.yaml"))
+
+
+def _readable(model: Mapper, found: Answers, rows: int) -> list[dict[str, Any]]:
+    """Arrays as what a person reads, a dict a row."""
+    items = model.output.kind == "items"
+    readable: list[dict[str, Any]] = [{} for _ in range(rows)]
+    for name, head in model.output.targets.items():
+        events = _events(head, found.predicted[name])
+        for row, event in zip(found.row.tolist(), events, strict=True):
+            for key, value in event.items():
+                label = name if key == "value" else f"{name}.{key}"
+                if items:
+                    readable[row].setdefault(label, []).append(value)
+                else:
+                    readable[row][label] = value
+    return readable
+
+
+def _events(head: Target, arrays: Mapping[str, NDArray]) -> list[dict[str, Any]]:
+    if isinstance(head, LabelTarget):
+        p = np.exp(arrays["log_probability"].astype(np.float64))
+        return [
+            {"value": head.classes[v], "probability": dict(zip(head.classes, row, strict=True))}
+            for v, row in zip(arrays["value"].tolist(), p.tolist(), strict=True)
+        ]
+    if isinstance(head, LabelsTarget):
+        return [
+            {
+                "value": [c for c, yes in zip(head.classes, said, strict=True) if yes],
+                "probability": dict(zip(head.classes, row, strict=True)),
+            }
+            for said, row in zip(arrays["value"].tolist(), arrays["probability"].tolist(), strict=True)
+        ]
+    single = arrays["value"].shape[-1] == 1
+    return [
+        {"value": v[0] if single else v, "sigma": s[0] if single else s}
+        for v, s in zip(arrays["value"].tolist(), arrays["sigma"].tolist(), strict=True)
+    ]
+
+
+def describe_map(
+    dataset: Dataset,
+    config: Config,
+    model: Mapper,
+    steps: int,
+    train: StoreFeed,
+    where: torch.device,
+    bfloat16: bool,
+    folder: Path,
+) -> list[str]:
+    """The lines printed before training: the data, the map, the split, the machine."""
+    rows = sum(dataset.split.counts.values())
+    name = config.data.source.removeprefix("demo:").rstrip("/").rpartition("/")[2] or "data"
+    columns = "    ".join(
+        _column(dataset, c) for f in [*dataset.schema.inputs, dataset.schema.output] for c, _ in f.columns[:6]
+    )
+    m = config.model
+    sources = " + ".join(_input(part) for part in model.inputs)
+    heads = ", ".join(_target(n, t) for n, t in model.output.targets.items())
+    what = model.output.kind if model.output.kind == "items" else ""
+    counts = dataset.split.counts
+    how = _split(config)
+    copies = f"; {amount(dataset.split.duplicates)} copies kept on one side" if dataset.split.duplicates else ""
+    if dataset.split.crossing:
+        copies = f"; {amount(dataset.split.crossing)} rows of val and test are copies of training rows"
+    left = f"    {dataset.errors.count} rows left out" if dataset.errors.count else ""
+    passes = steps / max(1, len(train.order(0))) * config.train.accumulate
+    number = "bfloat16" if bfloat16 else "float32"
+    return [
+        f"{name:<10}    {amount(rows)} rows    {columns}{left}",
+        f"map           {sources} -> {what + ': ' if what else ''}{heads}    encoder {m.depth} x {m.dim}, {m.heads} heads, "
+        f"{m.attention} attention, {'each item' if what else m.pool + ' pooling'}",
+        f"split         train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])} {how}"
+        f"{copies}    seed {config.seed}",
+        f"device        {where}, {torch.get_num_threads()} threads, {number}    {amount(parameters(model))} parameters    "
+        f"{amount(steps)} steps ({passes:.1f} epochs)    {folder}",
+    ]
+
+
+def _split(config: Config) -> str:
+    data = config.data
+    if data.split:
+        return f'by column "{data.split}"'
+    if data.val or data.test:
+        return "by file"
+    if data.folds:
+        return f"fold {data.fold} of {data.folds}"
+    return f'by group "{data.group}"' if data.group else "by hash of the content"
+
+
+def _column(dataset: Dataset, column: str) -> str:
+    s = dataset.summaries.get(column)
+    if s is None:
+        return column
+    if s.distinct <= 10 and s.counts:
+        common = ", ".join(f"{k[:20]} {amount(n)}" for k, n in list(s.counts.items())[:4])
+        return f"{column}: {common}" + (", ..." if s.distinct > 4 else "")
+    if s.lengths is not None:
+        low, middle, high = s.lengths
+        return f"{column}: {amount(low)}-{amount(high)} {s.unit} (median {amount(middle)})"
+    if s.range is not None:
+        return f"{column}: {s.range[0]:g} to {s.range[2]:g}"
+    return f"{column}: {s.distinct} different"
+
+
+def _input(part: Any) -> str:
+    settings = part.settings()
+    if part.kind == "sequence":
+        return f"sequence of {settings['vocabulary'].kind} ({amount(settings['vocabulary'].size)})"
+    if part.kind == "vector":
+        return f"vector of {len(settings['columns'])} columns"
+    if part.kind == "image":
+        return f"image ({settings['stem']} of {settings['patch']})"
+    return f"series of {len(settings['mean'])} channels"
+
+
+def _target(name: str, target: Target) -> str:
+    if isinstance(target, LabelTarget | LabelsTarget):
+        return f"{name} ({'any' if target.kind == 'labels' else 'one'} of {len(target.classes)})"
+    return f"{name} (number)"
+
+
+def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
+    """The test metrics, and the simple models beside them; says so when one of them does better."""
+    metrics, intervals = result["metrics"], result["intervals"]
+    shown = []
+    for name, value in metrics.items():
+        if value is None:
+            continue
+        low, high = intervals.get(name, (None, None))
+        span = "" if low is None else f" ({low:.3f} to {high:.3f})"
+        shown.append(f"{name} {value:.4g}{span}" if abs(value) >= 10 else f"{name} {value:.3f}{span}")
+    lines = [
+        "test          " + "   ".join(shown[:3]),
+        *(["              " + "   ".join(shown[3:])] if shown[3:] else []),
+    ]
+    for title, values in result["baselines"].items():
+        target, _, plain = title.rpartition(": ")
+        prefix = f"{target}." if target else ""
+        key = f"{prefix}{'accuracy' if f'{prefix}accuracy' in metrics else 'rmse'}"
+        short = key.removeprefix(prefix)
+        value, own = values.get(short), metrics.get(key)
+        if value is None:
+            continue
+        better = own is not None and (value > own if short == "accuracy" else value < own)
+        mark = "   ! the simple model does better" if better else ""
+        lines.append(
+            f"{'beside' if title == next(iter(result['baselines'])) else '':<14}{plain or title}: {short} {value:.4g}{mark}"
+        )
+    return lines

@@ -1,0 +1,354 @@
+"""What is mapped to what: the columns of a table as inputs and output of a model, and the conversion of a row's cells."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mapsto import kinds
+from mapsto.data.kind import Summary, infer
+from mapsto.data.source import Chunk, Table
+from mapsto.data.value import label, labels, missing, number, numbers, seconds
+from mapsto.errors import ConfigError, DataError, did_you_mean
+from mapsto.tasks.config import DataConfig
+
+__all__ = ["Field", "Row", "Schema", "resolve"]
+
+SOURCES = ("sequence", "series", "image", "number", "label", "vector")
+TARGETS = ("label", "labels", "number", "items")
+USUAL = ("label", "target", "class", "y")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One input, or the output, of a model.
+
+    Attributes:
+        name: how it is called.
+        kind: of the open set: a file of ``inputs/`` or ``outputs/``.
+        columns: (column, kind of its cells) for each column it reads.
+    """
+
+    name: str
+    kind: str
+    columns: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row, converted.
+
+    Attributes:
+        table: its number among the tables read.
+        number: of the row in its table.
+        inputs: a value for each input.
+        target: the output's value, or None where there is no target.
+        raw: the source cells as they stand, for the hash of the content.
+    """
+
+    table: int
+    number: int
+    inputs: list[Any]
+    target: Any
+    raw: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Inputs and output of a map, by column.
+
+    Attributes:
+        inputs: one or more.
+        output: what is predicted.
+        times: the column of a series' times, or empty.
+        missing: texts that mean "no value".
+    """
+
+    inputs: list[Field]
+    output: Field
+    times: str = ""
+    missing: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; :meth:`from_json` reads them."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Schema":
+        """The inverse of :meth:`to_json`."""
+
+        def field(part: Mapping[str, Any]) -> Field:
+            return Field(part["name"], part["kind"], [(c, k) for c, k in part["columns"]])
+
+        return cls(
+            [field(p) for p in content["inputs"]], field(content["output"]), content["times"], tuple(content["missing"])
+        )
+
+    @property
+    def sources(self) -> list[str]:
+        """The columns read for the inputs."""
+        names = [c for field in self.inputs for c, _ in field.columns]
+        return names + ([self.times] if self.times else [])
+
+    @property
+    def targets(self) -> list[str]:
+        """The columns read for the output."""
+        return [c for c, _ in self.output.columns]
+
+    def rows(self, table: Table, errors: "Errors", *, index: int = 0, targets: bool = True) -> Iterator[Row]:
+        """Every row that can be read, converted; the others go to ``errors``."""
+        wanted = self.sources + (self.targets if targets else [])
+        for chunk in table.chunks(wanted):
+            for i in range(len(chunk)):
+                row = chunk.first + i
+                try:
+                    yield self._row(table, chunk, i, index, targets)
+                except DataError as error:
+                    errors.add(table, row, str(error))
+                errors.rows += 1
+
+    def _row(self, table: Table, chunk: Chunk, i: int, index: int, targets: bool) -> Row:
+        cells = {name: self._cell(column[i]) for name, column in chunk.columns.items()}
+        inputs = [self._input(field, cells, table) for field in self.inputs]
+        target = None
+        if targets:
+            target = tuple(
+                convert(cells[c], k if self.output.kind == "vector" else f"items-{k}", c)
+                for c, k in self.output.columns
+            )
+            if self.output.kind == "items":
+                _same_length(self.inputs[0], inputs[0], target[0], self.output.name)
+        raw = tuple(_content(cells[c], k, table) for f in self.inputs for c, k in f.columns)
+        return Row(index, chunk.first + i, inputs, target, raw)
+
+    def _cell(self, value: Any) -> Any:
+        if missing(value) or (isinstance(value, str) and value in self.missing):
+            return None
+        return value
+
+    def _input(self, field: Field, cells: Mapping[str, Any], table: Table) -> Any:
+        if field.kind == "vector":
+            return tuple(None if cells[c] is None else convert(cells[c], k, c) for c, k in field.columns)
+        ((column, kind),) = field.columns
+        cell = cells[column]
+        if kind == "image":
+            if cell is None:
+                raise DataError(f'"{column}" is empty')
+            return table.file(cell) if isinstance(cell, str) else cell
+        value = convert(cell, kind, column)
+        if kind == "series" and self.times:
+            times = cells[self.times]
+            if times is None:
+                raise DataError(f'"{self.times}" is empty')
+            return value, _times(times)
+        return value
+
+
+class Errors:
+    """Rows that could not be read, counted, the first ones kept."""
+
+    def __init__(self, skip: float = 0.0):
+        self.skip = skip
+        self.rows = 0
+        self.found: list[tuple[str, int, str]] = []
+        self.count = 0
+
+    def add(self, table: Table, row: int, message: str) -> None:
+        """One more."""
+        self.count += 1
+        if len(self.found) < 20:
+            self.found.append((table.name, row, message))
+
+    def settle(self) -> None:
+        """Refuse, unless so many may be skipped.
+
+        Raises:
+            DataError: the first row, how many there are, and what to do.
+        """
+        if self.count and self.count > self.skip * self.rows:
+            name, row, message = self.found[0]
+            share = self.count / max(1, self.rows)
+            allow = next(s for s in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if s >= share)
+            many = f"   {self.count} such rows of {self.rows}." if self.count > 1 else ""
+            end = "" if message.endswith((".", "?")) else "."
+            raise DataError(
+                f"{name} row {row}: {message}{end}{many}   Mend the file, or drop such rows with data.skip_bad={allow:g}"
+            )
+
+
+def convert(cell: Any, kind: str, column: str) -> Any:
+    """A cell as its kind.
+
+    Raises:
+        DataError: names the column and what was found; the caller adds file and row.
+    """
+    if cell is None:
+        raise DataError(f'"{column}" is empty')
+    try:
+        match kind:
+            case "label":
+                return label(cell)
+            case "labels":
+                return labels(cell)
+            case "number":
+                return [float(x) for x in numbers(cell)] if isinstance(cell, list | np.ndarray) else number(cell)
+            case "series":
+                return numbers(cell)
+            case "sequence":
+                return cell if isinstance(cell, str) else [label(s) for s in _list(cell)]
+            case "items-label":
+                return [label(s) for s in _list(cell)]
+            case "items-number":
+                return [number(s) for s in _list(cell)]
+    except DataError as error:
+        raise DataError(f'"{column}": {error}') from None
+    raise ConfigError(f'column "{column}": kind "{kind}" is not one of {", ".join(SOURCES)}')
+
+
+def _list(cell: Any) -> Sequence[Any]:
+    if isinstance(cell, str):
+        parts = cell.split()
+        return parts if len(parts) > 1 else list(cell)
+    if isinstance(cell, list | tuple):
+        return cell
+    if isinstance(cell, np.ndarray) and cell.ndim == 1:
+        return list(cell.tolist())
+    raise DataError(f"{cell!r} is no list")
+
+
+def _times(cell: Any) -> NDArray[np.float64]:
+    if isinstance(cell, str):
+        cell = cell.replace(",", " ").replace(";", " ").split()
+    return np.array([seconds(t) for t in cell], np.float64)
+
+
+def _content(cell: Any, kind: str, table: Table) -> Any:
+    """What stands for a cell in the hash of its row: a picture's bytes rather than its path."""
+    if kind == "image" and isinstance(cell, str):
+        try:
+            return table.file(cell).read_bytes()
+        except DataError:
+            return cell
+    return cell
+
+
+def _same_length(field: Field, value: Any, target: Sequence[Any], name: str) -> None:
+    size = len(value[0]) if isinstance(value, tuple) else len(value)
+    if field.kind in ("sequence", "series") and not (isinstance(value, str) and " " in value) and size != len(target):
+        raise DataError(f'"{name}" has {len(target)} entries, "{field.name}" has {size} items')
+
+
+def _spec(text: str, table: Table, role: str) -> list[tuple[str, str]]:
+    """``name``, ``name:kind`` or ``name,name:kind`` as (column, kind or empty)."""
+    form = f"--{role} {{}}"
+    if text in table.columns:
+        return [(text, "")]
+    names, colon, kind = text.rpartition(":")
+    known = SOURCES if role == "from" else TARGETS
+    if not colon:
+        names, kind = text, ""
+    elif kind not in known:
+        table.require(names, form=form)
+        raise ConfigError(
+            f'--{role} {text}: kind "{kind}" is not one of {", ".join(known)}.{did_you_mean(kind, known)}'
+        )
+    columns = [names] if names in table.columns else names.split(",")
+    table.require(*columns, form=form)
+    return [(column, kind) for column in columns]
+
+
+def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dict[str, Summary]]:
+    """Decide what every column is.
+
+    Args:
+        config: the columns as the user named them; with none, the target is the column called label, target, class or
+            y, and all others are sources.
+        table: the data.
+        describe: summarises columns (:func:`mapsto.data.kind.describe`).
+
+    Raises:
+        ConfigError: an unknown kind, or no way to tell the target.
+    """
+    special = {config.split, config.group, config.times} - {""}
+    if config.targets:
+        targets = [c for text in config.targets for c in _spec(text, table, "to")]
+    else:
+        usual = [c for c in table.columns if c.lower() in USUAL]
+        if len(usual) != 1:
+            raise ConfigError(f"which column is to be predicted?   Say --to with one of {', '.join(table.columns)}")
+        targets = [(usual[0], "")]
+    if config.inputs:
+        sources = [c for text in config.inputs for c in _spec(text, table, "from")]
+    else:
+        taken = (
+            special | {c for c, _ in targets} | ({"split"} if table.columns == ["path", "label", "split"] else set())
+        )
+        sources = [(c, "") for c in table.columns if c not in taken]
+    if not sources:
+        raise ConfigError("no column is left to map from.   Say --from with one or more columns")
+    for name, key in ((config.split, "split"), (config.group, "group"), (config.times, "times")):
+        if name:
+            table.require(name, form=f"data.{key}={{}}")
+    both = {c for c, _ in sources} & {c for c, _ in targets}
+    if both:
+        raise ConfigError(f'"{sorted(both)[0]}" is both source and target.   Leave it out of --from')
+    summaries = describe(table, [c for c, _ in sources + targets])
+    inputs = _inputs(sources, summaries, config)
+    return Schema(inputs, _output(targets, summaries, inputs), config.times, tuple(config.missing)), summaries
+
+
+def _inputs(sources: list[tuple[str, str]], summaries: Mapping[str, Summary], config: DataConfig) -> list[Field]:
+    fields: list[Field] = []
+    cells: list[tuple[str, str]] = []
+    for column, given in sources:
+        guess = infer(summaries[column])
+        kind = given or guess.kind
+        if summaries[column].form == "nothing":
+            raise DataError(f'"{column}" has no value in any row.   Leave it out of --from')
+        if kind in ("number", "label", "vector"):
+            cells.append((column, "label" if kind == "label" else "number"))
+        elif kind in kinds.names("inputs"):
+            fields.append(Field(column, kind, [(column, kind)]))
+        else:
+            raise ConfigError(
+                f'"{column}" holds {guess.reason}, and kind "{kind}" cannot be mapped from.   '
+                f"Kinds: {', '.join(SOURCES)}; say --from {column}:KIND, or leave it out"
+            )
+    if cells:
+        fields.append(Field(cells[0][0] if len(cells) == 1 else "table", "vector", cells))
+    return fields
+
+
+def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], inputs: list[Field]) -> Field:
+    columns = []
+    for column, given in targets:
+        guess = infer(summaries[column], "target")
+        kind = given or guess.kind
+        summary = summaries[column]
+        matching = len(inputs) == 1 and inputs[0].kind in ("sequence", "series") and len(targets) == 1
+        longs = summary.lengths is not None and matching and summary.lengths == _lengths(summaries, inputs)
+        if kind == "items" or (not given and kind in ("labels", "series") and longs):
+            if not matching:
+                raise ConfigError(
+                    f'"{column}": an answer an item needs one sequence or series as input, and no other target'
+                )
+            inner = "number" if summary.form == "numbers" else "label"
+            return Field(column, "items", [(column, inner)])
+        if kind == "series":
+            kind = "number"
+        if kind == "sequence" and summary.distinct < 1000:
+            kind = "label"
+        if kind not in ("label", "labels", "number"):
+            raise ConfigError(
+                f'"{column}" holds {guess.reason}, and kind "{kind}" cannot be mapped to.   '
+                f"Kinds: {', '.join(TARGETS)}; say --to {column}:KIND"
+            )
+        columns.append((column, kind))
+    return Field(columns[0][0] if len(columns) == 1 else "targets", "vector", columns)
+
+
+def _lengths(summaries: Mapping[str, Summary], inputs: list[Field]) -> tuple[int, int, int] | None:
+    summary = summaries[inputs[0].columns[0][0]]
+    return summary.lengths if summary.form in ("texts", "numbers") else None

@@ -1,0 +1,230 @@
+"""Metrics of a model, with intervals, beside simple models on the same rows."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+
+from mapsto.models.mapper import Mapper
+from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
+from mapsto.tasks.dataset import StoreFeed
+from mapsto.training.baseline import (
+    Logistic,
+    LogisticLabels,
+    Mean,
+    MostCommon,
+    MostCommonLabels,
+    Ridge,
+    idf,
+    tfidf,
+    tuned,
+)
+from mapsto.training.metric import bootstrap, classification, multilabel, regression
+
+__all__ = ["Answers", "Scores", "answer", "baselines", "score", "validation"]
+
+Values = dict[str, float | None]
+
+
+class Answers:
+    """What a model says of some rows, and what is true.
+
+    Attributes:
+        predicted: by target, arrays over events (a row has one, or one an item).
+        target: by target, the events' true arrays.
+        row: (events,) which row (position in the order asked for) an event belongs to.
+        nll: by target, (events,) in nats.
+    """
+
+    def __init__(self) -> None:
+        self.predicted: dict[str, dict[str, NDArray]] = {}
+        self.target: dict[str, NDArray] = {}
+        self.nll: dict[str, NDArray] = {}
+        self.row: NDArray = np.zeros(0, np.int64)
+
+
+@torch.inference_mode()
+def answer(model: Mapper, feed: StoreFeed, *, targets: bool = True) -> Answers:
+    """Ask a model about every row of a feed; answers come in the feed's own order of rows."""
+    model.eval()
+    predicted: dict[str, dict[str, list[NDArray]]] = {}
+    true: dict[str, list[NDArray]] = {}
+    nll: dict[str, list[NDArray]] = {}
+    owners: list[NDArray] = []
+    position = {int(r): i for i, r in enumerate(feed.rows)}
+    for rows in feed.once():
+        batch = feed.batch(rows)
+        answers, memory = model.answers(batch)
+        theta = model.output(answers)
+        places = np.array([position[int(r)] for r in rows])
+        pick: Callable[[NDArray], NDArray] = lambda a: a  # noqa: E731
+        if model.output.kind == "items":
+            valid = memory.valid.cpu().numpy()
+            pick = partial(_valid, valid)
+            owners.append(np.repeat(places, valid.sum(1)))
+        else:
+            owners.append(places)
+        for name, arrays in model.output.predict(theta).items():
+            for key, array in arrays.items():
+                predicted.setdefault(name, {}).setdefault(key, []).append(pick(array))
+        if targets:
+            for name, head in model.output.targets.items():
+                event = batch["target"]["values" if model.output.kind == "items" else name]
+                log_p = head.log_likelihood(theta[name], event).float().cpu().numpy()
+                true.setdefault(name, []).append(
+                    pick(event.cpu().numpy()) if model.output.kind == "items" else event[:, 0].cpu().numpy()
+                )
+                nll.setdefault(name, []).append(-(pick(log_p) if model.output.kind == "items" else log_p[:, 0]))
+    found = Answers()
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    found.row = owner[order]
+    found.predicted = {n: {k: np.concatenate(v)[order] for k, v in a.items()} for n, a in predicted.items()}
+    found.target = {n: np.concatenate(v)[order] for n, v in true.items()}
+    found.nll = {n: np.concatenate(v)[order].astype(np.float64) for n, v in nll.items()}
+    return found
+
+
+def _valid(valid: NDArray, array: NDArray) -> NDArray:
+    return array[valid]
+
+
+def metric(head: Target, found: Answers, name: str) -> Callable[..., dict[str, Any]]:
+    """The metrics that fit a target, as a function of the rows' weights."""
+    predicted, true = found.predicted[name], found.target[name]
+    if isinstance(head, LabelTarget):
+        return partial(classification, predicted["log_probability"], true)
+    if isinstance(head, LabelsTarget):
+        return partial(multilabel, predicted["log_odds"], true > 0.5)
+    assert isinstance(head, NumberTarget)
+    return partial(regression, predicted["value"], true * head.scale + head.mean, found.nll[name])
+
+
+class Scores:
+    """Metrics with intervals: ``metrics[name]`` and ``intervals[name]``, target before name if there are several."""
+
+    def __init__(self) -> None:
+        self.metrics: Values = {}
+        self.intervals: dict[str, tuple[float, float]] = {}
+
+
+def score(
+    model: Mapper, found: Answers, *, groups: NDArray | None = None, resamples: int = 1000, seed: int = 0
+) -> Scores:
+    """Metrics of all targets, with 95 % intervals from resampling rows, or groups.
+
+    Args:
+        model: whose output says which metrics.
+        found: its answers.
+        groups: the group of each row.
+        resamples: 0 for no intervals.
+        seed: of the resampling.
+    """
+    scores = Scores()
+    many = len(model.output.targets) > 1
+    owners = found.row if groups is None else groups[found.row]
+    for name, head in model.output.targets.items():
+        compute = metric(head, found, name)
+        prefix = f"{name}." if many else ""
+        scores.metrics |= {f"{prefix}{k}": v for k, v in compute().items()}
+        if resamples:
+            grouped = groups is not None or model.output.kind == "items"
+            intervals = bootstrap(
+                compute, len(found.row), groups=owners if grouped else None, resamples=resamples, seed=seed
+            )
+            scores.intervals |= {f"{prefix}{k}": v for k, v in intervals.items()}
+    return scores
+
+
+@torch.inference_mode()
+def validation(model: Mapper, feed: StoreFeed) -> dict[str, float]:
+    """The loss without smoothing, per target, and the first metric: what training watches."""
+    found = answer(model, feed)
+    head_name, head = next(iter(model.output.targets.items()))
+    total = sum(float(nll.sum()) for nll in found.nll.values())
+    first = "accuracy" if not isinstance(head, NumberTarget) else "mae"
+    value = metric(head, found, head_name)()[first]
+    return {"loss": total / max(1, len(found.row)), first: float("nan") if value is None else value}
+
+
+def baselines(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> dict[str, Values]:
+    """Simple models fitted to the same training rows, scored on the same test rows."""
+    if model.output.kind == "items":
+        return _per_item(model, train, test)
+    features = [_features(model, feed) for feed in (train, val, test)]
+    if isinstance(features[0], sparse.csr_array | sparse.csr_matrix):
+        weight = idf(features[0])
+        features = [tfidf(x, weight) for x in features]
+    result: dict[str, Values] = {}
+    many = len(model.output.targets) > 1
+    for name, head in model.output.targets.items():
+        y_train, y_val, y_test = (_true(head, feed, name) for feed in (train, val, test))
+        for title, simple in _models(head):
+            if title.startswith(("logistic", "ridge")):
+                fitted = tuned(simple, features[0], y_train, features[1], y_val)
+            else:
+                fitted = simple.fit(features[0], y_train)
+            said = fitted.predict(features[2])
+            if isinstance(head, LabelTarget):
+                values = classification(said, y_test)
+            elif isinstance(head, LabelsTarget):
+                values = multilabel(said, y_test)
+            else:
+                values = regression(said.mean, y_test, said.nll(y_test))
+            result[f"{name}: {title}" if many else title] = values
+    return result
+
+
+def _models(head: Target) -> Sequence[tuple[str, Any]]:
+    if isinstance(head, LabelTarget):
+        return ("most common", MostCommon(len(head.classes))), ("logistic", Logistic(len(head.classes)))
+    if isinstance(head, LabelsTarget):
+        return ("most common", MostCommonLabels()), ("logistic", LogisticLabels())
+    return ("mean", Mean()), ("ridge", Ridge())
+
+
+def _features(model: Mapper, feed: StoreFeed) -> Any:
+    parts = [part.plain(feed.take(name, feed.rows)) for name, part in zip(model.names, model.inputs, strict=True)]
+    if len(parts) == 1:
+        return parts[0]
+    if any(sparse.issparse(p) for p in parts):
+        return sparse.hstack([sparse.csr_array(p) for p in parts], format="csr")
+    return np.concatenate(parts, 1)
+
+
+def _true(head: Target, feed: StoreFeed, name: str) -> NDArray:
+    events = feed.take("target", feed.rows)[name].dense()[:, 0]
+    if isinstance(head, NumberTarget):
+        return events * head.scale + head.mean
+    return events > 0.5 if isinstance(head, LabelsTarget) else events
+
+
+def _per_item(model: Mapper, train: StoreFeed, test: StoreFeed) -> dict[str, Values]:
+    """Most common answer; and, for sequences, the most common answer of each token."""
+    ((_, head),) = model.output.targets.items()
+    seen, _ = train.take("target", train.rows)["values"].flat()
+    asked, _ = test.take("target", test.rows)["values"].flat()
+    if isinstance(head, NumberTarget):
+        true = asked * head.scale + head.mean
+        said = Mean().fit(seen, seen * head.scale + head.mean).predict(asked)
+        return {"mean": regression(said.mean, true, said.nll(true))}
+    if not isinstance(head, LabelTarget):
+        simple = MostCommonLabels().fit(seen, seen > 0.5)
+        return {"most common": multilabel(simple.predict(asked), asked > 0.5)}
+    classes = len(head.classes)
+    common = MostCommon(classes).fit(seen, seen)
+    result = {"most common": classification(common.predict(asked), asked)}
+    name, part = model.names[0], model.inputs[0]
+    if part.kind == "sequence":
+        ids, _ = train.take(name, train.rows)["ids"].flat()
+        new, _ = test.take(name, test.rows)["ids"].flat()
+        size = part.vocabulary.size
+        counts = np.bincount(ids.astype(np.int64) * classes + seen, minlength=size * classes).reshape(size, classes)
+        prior = np.exp(common.log_frequency)
+        share = np.log((counts + prior) / (counts.sum(1, keepdims=True) + 1))
+        result["most common of the token"] = classification(share[new], asked)
+    return result

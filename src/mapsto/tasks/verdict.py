@@ -1,0 +1,120 @@
+"""How a model stands beside the simple ones: a table, and one sentence that does not flatter."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Line", "Verdict", "shown", "verdicts"]
+
+HIGHER = ("accuracy", "balanced_accuracy", "exact_match", "f1", "roc_auc", "r2")
+WORDS = {
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "exact_match": "exact match",
+    "f1": "F1",
+    "roc_auc": "ROC AUC",
+    "nll": "NLL (nats)",
+    "mae": "mean absolute error",
+    "rmse": "root mean square error",
+    "r2": "R²",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One model's metrics.
+
+    Attributes:
+        name: of the model.
+        values: by metric; None where it has no value.
+        intervals: by metric, 95 %.
+    """
+
+    name: str
+    values: Mapping[str, float | None]
+    intervals: Mapping[str, Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One target's table.
+
+    Attributes:
+        target: its name.
+        metrics: the columns.
+        lines: this model first, then the simple ones.
+        sentence: who does better.
+        beaten: whether a simple model does better.
+    """
+
+    target: str
+    metrics: list[str]
+    lines: list[Line]
+    sentence: str
+    beaten: bool
+
+
+def verdicts(result: Mapping[str, Any], targets: Sequence[str]) -> list[Verdict]:
+    """One verdict a target, from ``{"metrics", "intervals", "baselines"}``.
+
+    Example:
+        >>> result = {"metrics": {"accuracy": 0.5}, "intervals": {}, "baselines": {"logistic": {"accuracy": 0.75}}}
+        >>> verdicts(result, ["mood"])[0].sentence
+        'A simple model does better: logistic has accuracy 0.750, this model 0.500.'
+    """
+    made = []
+    for target in targets:
+        prefix, title = (f"{target}.", f"{target}: ") if len(targets) > 1 else ("", "")
+        values = {k.removeprefix(prefix): v for k, v in result["metrics"].items() if k.startswith(prefix)}
+        intervals = {k.removeprefix(prefix): v for k, v in result["intervals"].items() if k.startswith(prefix)}
+        own = Line("this model", values, intervals)
+        simple = [Line(k.removeprefix(title), v, {}) for k, v in result["baselines"].items() if k.startswith(title)]
+        sentence, beaten = _judge(own, simple)
+        made.append(Verdict(target, [m for m, v in values.items() if v is not None], [own, *simple], sentence, beaten))
+    return made
+
+
+def shown(value: float | None) -> str:
+    """A metric as text.
+
+    Example:
+        >>> shown(0.12345), shown(123.456), shown(None)
+        ('0.123', '123.5', '-')
+    """
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
+
+
+def word(metric: str) -> str:
+    """A metric's name for people."""
+    return WORDS.get(metric, metric)
+
+
+def _judge(own: Line, simple: Sequence[Line]) -> tuple[str, bool]:
+    metric = "accuracy" if "accuracy" in own.values else "rmse"
+    mine = own.values.get(metric)
+    others = [(line.name, v) for line in simple if (v := line.values.get(metric)) is not None]
+    if mine is None or not others:
+        return "There is no simple model to compare with.", False
+    sign = 1 if metric in HIGHER else -1
+    name, best = max(others, key=lambda pair: sign * pair[1])
+    interval = own.intervals.get(metric)
+    span = f" (95 % interval {shown(interval[0])} to {shown(interval[1])})" if interval else ""
+    chance = (
+        " The difference lies within the interval and may be chance."
+        if interval and interval[0] <= best <= interval[1]
+        else ""
+    )
+    if sign * best > sign * mine:
+        return (
+            f"A simple model does better: {name} has {word(metric)} {shown(best)}, this model {shown(mine)}{span}.{chance}",
+            True,
+        )
+    if best == mine:
+        return f"A simple model does as well: {name} has the same {word(metric)}, {shown(best)}{span}.", False
+    return (
+        f"It does better than the simple models: {word(metric)} {shown(mine)}{span}; the best of them, {name}, has {shown(best)}.{chance}",
+        False,
+    )

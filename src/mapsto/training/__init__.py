@@ -1,0 +1,1 @@
+"""How a model learns, and what its numbers are worth: the loop, checkpoints, metrics and the baselines beside them."""
