@@ -20,8 +20,8 @@ GIB = 1 << 30
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 
 FASTER = 1.5
-"""oneDNN must win by this, in the best and in the middle of the probe's rounds: it is at 1.0 or at about 2.0, so that the
-noise of a shared machine decides nothing."""
+"""oneDNN must win by this, in the best and in the middle of the probe's rounds: it is at 1.0 or at about 2.0, so that
+the noise of a shared machine decides nothing."""
 
 TRUE = 1e-5
 """Relative error of a float32 product of 512 terms; a product in bfloat16 has 2e-3."""

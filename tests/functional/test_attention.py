@@ -260,20 +260,35 @@ def test_empty_batches_and_sets_give_zeros_and_zero_gradients(batch, queries, ke
             assert (out == 0).all()
 
 
-@pytest.mark.parametrize("name", ["causal", "causal valid", "segment", "decay", "decay valid bias"])
-@pytest.mark.parametrize("size", [1, 10, 1000])
-def test_the_future_changes_nothing(name, size, form, small):
-    seen = masks()[name]
+def future_is_seen(answer, seen, size):
+    """Whether what comes after place 10 changes any bit up to it (law C)."""
     q, k, v = (t.detach() for t in qkv(dtype=torch.float32))
-    out = attend(q, k, v, **seen)
-    later = [t.clone() for t in (q, k, v)]
+    later, more = [t.clone() for t in (q, k, v)], dict(seen)
     for i, t in enumerate(later):
         t[:, :, 11:] = size * draw(3, 2, 6, 8, seed=20 + i, dtype=torch.float32)
     if "decay" in seen:
-        seen["decay"][:, :, 11:] *= size
-    changed = attend(*later, **seen)
-    assert torch.equal(changed[:, :, :11], out[:, :, :11])
+        more["decay"] = torch.cat([seen["decay"][:, :, :11], seen["decay"][:, :, 11:] * (1 + size)], 2)
+    out, changed = answer(q, k, v, **seen), answer(*later, **more)
     assert not torch.equal(changed[:, :, 11:], out[:, :, 11:])
+    return not torch.equal(changed[:, :, :11], out[:, :, :11])
+
+
+@pytest.mark.parametrize("name", ["causal", "causal valid", "segment", "decay", "decay valid bias"])
+@pytest.mark.parametrize("size", [1, 10, 1000])
+def test_the_future_changes_nothing(name, size, form, small):
+    assert not future_is_seen(attend, masks()[name], size)
+
+
+@pytest.mark.parametrize("size", [1, 10, 1000])
+def test_the_check_of_causality_catches_a_stabiliser_that_looks_ahead(size):
+    def stabilised(q, k, v, causal):
+        logits = q @ k.transpose(-1, -2) * 8**-0.5
+        weights = torch.exp(
+            logits - logits.amax(-1, keepdim=True)
+        ).tril()  # the largest of all keys, also of later ones
+        return weights @ v / weights.sum(-1, keepdim=True)
+
+    assert future_is_seen(stabilised, {"causal": True}, size)
 
 
 def test_a_row_alone_is_the_row_in_any_company(form, small):

@@ -161,16 +161,17 @@ class SoftmaxAttention(Attention):
         """Write T new places and answer them causally, from all that is written up to each."""
         count, before = q.shape[2], state
         state = self.write(k, v, state, valid=valid)
-        rank = before.length[:, None] + torch.arange(count, device=q.device)
         keys, values = state.keys[:, :, : state.filled], state.values[:, :, : state.filled]
-        allowed = None
-        if not (state.even and count == 1):
+        allowed, causal = None, state.even and before.filled == 0
+        if not causal and not (state.even and count == 1):
+            rank = before.length[:, None] + torch.arange(count, device=q.device)
             place = torch.arange(state.filled, device=q.device)
             allowed = place <= rank[:, None, :, None]
             if valid is not None:
                 # A place that is not valid is not written: it sees what its row holds, and nobody uses its answer.
                 allowed = allowed & (place < state.length[:, None, None, None])
-        out = attend(q, keys, values, allowed=allowed, bias=self._ranked(bias, before, count), beta=self.beta)
+        ranked = self._ranked(bias, before)
+        out = attend(q, keys, values, allowed=allowed, causal=causal, bias=ranked, beta=self.beta)
         return out, state
 
     def read(self, q: Float[Tensor, "B H L K"], state: SoftmaxState) -> Float[Tensor, "B H L V"]:
@@ -182,7 +183,7 @@ class SoftmaxAttention(Attention):
         return attend(q, keys, values, valid=valid, beta=self.beta)
 
     @staticmethod
-    def _ranked(bias: Bias | None, state: SoftmaxState, count: int) -> Bias | None:
+    def _ranked(bias: Bias | None, state: SoftmaxState) -> Bias | None:
         """The bias of the new places, whose ranks may differ from row to row."""
         if bias is None:
             return None

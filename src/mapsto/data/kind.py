@@ -129,6 +129,7 @@ class Tally:
         self.missing_rows: list[int] = []
         self.forms: Counter[Form] = Counter()
         self.first: dict[Form, list[tuple[int, str]]] = {}
+        self.no_texts: list[tuple[int, str]] = []
         self.words: Counter[int] = Counter()
         self.characters: Counter[int] = Counter()
         self.items: Counter[int] = Counter()
@@ -158,8 +159,11 @@ class Tally:
             self.characters[len(value)] += 1
             if form == "numbers":
                 self.items[len(re.findall(NUMBER, value))] += 1
-        elif hasattr(value, "__len__"):
-            self.items[len(value)] += 1
+        else:
+            if hasattr(value, "__len__"):
+                self.items[len(value)] += 1
+            if len(self.no_texts) < 10:
+                self.no_texts.append((row, show(value)))
         if self.open or form in COUNTED:
             # what is long is counted by its hash
             short = len(value) < 256 if isinstance(value, str) else form in COUNTED
@@ -185,11 +189,8 @@ class Tally:
         form: Form = self.forms.most_common(1)[0][0] if there else "nothing"
         if form not in ("text", "nothing") and "text" in self.forms and self.forms[form] < 0.95 * there:
             form = "text"
-        if (
-            form == "text"
-            and self.forms["text"] + sum(self.forms[f] for f in ("number", "numbers", "picture")) == there
-        ):
-            odd, oddities = list[tuple[int, str]](), 0  # any text is text
+        if form == "text":  # texts of numbers or paths are texts too
+            odd, oddities = self.no_texts, there - sum(self.characters.values())
         else:
             others = [cell for f, seen in self.first.items() if f != form for cell in seen]
             odd, oddities = sorted(others)[:10], there - self.forms[form]

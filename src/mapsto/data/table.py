@@ -97,4 +97,4 @@ def open_path(path: Path, root: Path, quote: str | None) -> Table:
             return Parquet(path, root)
         case ending:
             hint = HINT.get(ending, f"Known are {ENDINGS}.")
-            raise fault(f'{path.name}: cannot read "{path.suffix or path.name}" files.   {hint}')
+            raise fault(f'{path.name}: cannot read "{path.name[len(plain.stem) :] or path.name}" files.   {hint}')

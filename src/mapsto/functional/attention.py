@@ -92,13 +92,18 @@ def attend(
     visible = Visible(q.device, valid, segment, allowed, causal, bias, fade)
     if q.device.type != "cpu":
         return _fused(q, k, v, visible, beta)
-    with torch.autocast("cpu", enabled=False):
-        kind = q.dtype
-        if kind == torch.float16 or (kind == torch.bfloat16 and not _matrix_units()):
-            q, k, v = q.float(), k.float(), v.float()
-        if _tiles_win(q, k, v, visible):
-            return blockwise(q, k, v, visible, beta).to(kind)
-        return _fused(q, k, v, visible, beta).to(kind)
+    if torch.is_autocast_enabled("cpu"):
+        with torch.autocast("cpu", enabled=False):
+            return _on_cpu(q, k, v, visible, beta)
+    return _on_cpu(q, k, v, visible, beta)
+
+
+def _on_cpu(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> Tensor:
+    kind = q.dtype
+    if kind == torch.float16 or (kind == torch.bfloat16 and not _matrix_units()):
+        q, k, v = q.float(), k.float(), v.float()
+    way = blockwise if _tiles_win(q, k, v, visible) else _fused
+    return way(q, k, v, visible, beta).to(kind)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, square: bool, causal: bool, decay: Tensor | None) -> None:
@@ -130,10 +135,11 @@ def _matrix_units() -> bool:
 def _tiles_win(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> bool:
     """Whether our own tiles are to be used: by the machine and the shapes, never by what is in the batch.
 
-    Against the kernel of torch they took, for long rows, 0.55 of its time with AVX-512 (Zen 5), where it reaches half
-    of the peak, but 1.2 of it with AVX2 (Zen 3), where it reaches all; for short rows that are masked or trained, 0.6
-    to 0.9 on both. They also win where :func:`mapsto.process.tune_process` found oneDNN's products to be the faster,
-    since the kernel never uses them. It does not know values of another width, nor a learned decay.
+    For long rows they took 0.55 of the time of torch's kernel with AVX-512 (Zen 5), where that reaches half of the
+    peak, but 1.2 of it with AVX2 (Zen 3), where that reaches all. For short rows that are masked or trained they took
+    0.6 to 0.9 of the kernel made lawful, which costs several passes over small tensors. They also win where
+    :func:`mapsto.process.tune_process` found oneDNN's products to be faster, since the kernel never uses them; and the
+    kernel knows neither values of another width nor a learned decay.
     """
     if torch.compiler.is_compiling() or q.dtype not in (torch.float32, torch.float64):
         return False
@@ -158,8 +164,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> Te
         # A query that is not finite would give every key a NaN gradient (0 · NaN), even if nobody asks for its answer.
         bad = ~(q.detach().abs().amax(-1, keepdim=True) < HUGE)
         q = q.masked_fill(bad, 0)
-    if visible.causal and visible.valid is visible.segment is visible.allowed is visible.bias is visible.fade is None:
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=beta)
+    if visible.valid is visible.segment is visible.allowed is visible.bias is visible.fade is None:
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=visible.causal, scale=beta)
     else:
         blocks = list(_blocks(q, k, visible))
         again = len(blocks) > 1 and torch.is_grad_enabled() and (visible.bias is not None or visible.fade is not None)

@@ -228,8 +228,9 @@ class ImageInput(Input):
     def forward(self, batch: Mapping[str, Tensor]) -> Collection:
         """One item a patch that holds at least one pixel."""
         size = batch["size"].to(torch.long)
-        x = batch["pixels"].permute(0, 3, 1, 2).float() / (65535 if self.wide else 255)
-        mean, scale = (torch.tensor(v, device=x.device)[:, None, None] for v in (self.mean, self.scale))
+        kind = next(self.parameters()).dtype
+        x = batch["pixels"].permute(0, 3, 1, 2).to(kind) / (65535 if self.wide else 255)
+        mean, scale = (torch.tensor(v, device=x.device, dtype=kind)[:, None, None] for v in (self.mean, self.scale))
         inside = _inside(size, x.shape[2], x.shape[3])
         x = ((x - mean) / scale).masked_fill(~inside, 0)
         x = self.augment(x, size, inside)
@@ -237,7 +238,8 @@ class ImageInput(Input):
             p = self.patch
             x = F.pad(x, (0, -x.shape[3] % p, 0, -x.shape[2] % p))
             height, width = x.shape[2] // p, x.shape[3] // p
-            items = self.linear(F.pixel_unshuffle(x, p).permute(0, 2, 3, 1))
+            patches = x.unflatten(3, (width, p)).unflatten(2, (height, p))
+            items = self.linear(patches.permute(0, 2, 4, 1, 3, 5).flatten(3))
             size = (size + p - 1) // p
         else:
             x, size = self._layer(x, size, self.first, self.first_norm)
@@ -247,7 +249,7 @@ class ImageInput(Input):
         valid = _inside(size, height, width).flatten(1)
         row = torch.arange(height, device=x.device, dtype=torch.float32)
         column = torch.arange(width, device=x.device, dtype=torch.float32)
-        places = torch.cartesian_prod(row, column).reshape(1, height * width, 2).expand(len(size), -1, -1)
+        places = torch.cartesian_prod(row, column).reshape(1, height * width, 2).expand(size.shape[0], -1, -1)
         same = x.shape[0] > 0 and not torch.compiler.is_compiling() and bool(valid.all())
         return Collection.build(items.flatten(1, 2), valid, places, compact=not same)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -14,11 +15,13 @@ from mapsto.errors import ConfigError, DataError
 from mapsto.inputs import Input
 from mapsto.ngram import ngrams
 from mapsto.ragged import Ragged, Rows
-from mapsto.vocabulary import Characters, Vocabulary, learn
+from mapsto.vocabulary import BEGIN, Characters, Vocabulary, learn
 
 __all__ = ["SequenceInput"]
 
 KEEP = ("first", "last", "ends")
+BUCKETS = 1 << 15
+PRIME = 0x9E3779B1
 
 
 class SequenceInput(Input):
@@ -30,11 +33,13 @@ class SequenceInput(Input):
         limit: at most so many tokens a row; 0 is no limit.
         keep: which tokens of a longer row: its ``first``, its ``last``, or half from both ``ends``.
         stem: 0, or the width of a convolution over neighbouring tokens, added to their embeddings.
+        ngrams: 0 or 1, or the largest n: the embeddings of the n-grams (2 to n) that end at a token are added to its own,
+            from a table of 2¹⁵ hashed entries (Bojanowski et al., 2017, at every token).
     """
 
     kind = "sequence"
 
-    def __init__(self, dim: int, *, vocabulary: Vocabulary, limit: int = 0, keep: str = "first", stem: int = 0):
+    def __init__(self, dim: int, *, vocabulary: Vocabulary, limit: int = 0, keep: str = "first", stem: int = 0, ngrams: int = 0):
         super().__init__()
         if keep not in KEEP:
             raise ConfigError(f'input.keep: "{keep}" is not one of {", ".join(KEEP)}')
@@ -43,6 +48,8 @@ class SequenceInput(Input):
         self.vocabulary, self.limit, self.keep, self.stem = vocabulary, limit, keep, stem
         self.embedding = nn.Embedding(vocabulary.size, dim)
         self.convolution = nn.Conv1d(dim, dim, stem, padding=stem // 2) if stem else None
+        self.ngrams = ngrams
+        self.grams = nn.Embedding(BUCKETS, dim) if ngrams > 1 else None
 
     @classmethod
     def measure(
@@ -55,6 +62,7 @@ class SequenceInput(Input):
         limit: int = 512,
         keep: str = "first",
         stem: int = 0,
+        ngrams: int = 0,
         **_: Any,
     ) -> dict[str, Any]:
         """Learn the vocabulary.
@@ -74,11 +82,11 @@ class SequenceInput(Input):
             words = sum(len(t.split()) for t in head) / max(1, len(head))
             vocabulary = "characters" if words < 2 else "subwords" if len(head) == 1000 else "words"
         learned = learn(vocabulary, texts, size=vocabulary_size, least=vocabulary_least)
-        return {"vocabulary": learned, "limit": limit, "keep": keep, "stem": stem}
+        return {"vocabulary": learned, "limit": limit, "keep": keep, "stem": stem, "ngrams": ngrams}
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but ``dim``."""
-        return {"vocabulary": self.vocabulary, "limit": self.limit, "keep": self.keep, "stem": self.stem}
+        return {"vocabulary": self.vocabulary, "limit": self.limit, "keep": self.keep, "stem": self.stem, "ngrams": self.ngrams}
 
     def parse(self, value: Any) -> dict[str, NDArray]:
         """``ids``, cut to the limit."""
@@ -106,10 +114,23 @@ class SequenceInput(Input):
         ids, valid = batch["ids"], batch["valid"]
         items = self.embedding(ids)
         places = torch.arange(ids.shape[1], device=ids.device, dtype=torch.float32).expand(ids.shape)[..., None]
-        if self.convolution is not None:
+        if self.grams is not None:
+            items = items + self._grams(ids)
+        if self.convolution is not None and ids.shape[1]:  # torch has no convolution of nothing
             known = items.masked_fill(~valid[..., None], 0)
             items = items + nn.functional.gelu(self.convolution(known.transpose(1, 2))).transpose(1, 2)
         return Collection.build(items, valid, places)
+
+    def _grams(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        """The sum over n of the embedding of (id_{l-n+1}, ..., id_l): it looks back only, so padding never matters."""
+        assert self.grams is not None
+        found = torch.zeros((), device=ids.device)
+        key = ids.long()
+        for n in range(1, self.ngrams):
+            before = nn.functional.pad(ids, (n, 0), value=BEGIN)[:, : ids.shape[1]]
+            key = key * PRIME + before + n
+            found = found + self.grams((key ^ (key >> 17)) % BUCKETS)
+        return found
 
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
         """Tokens."""

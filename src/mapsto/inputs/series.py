@@ -117,7 +117,7 @@ class SeriesInput(Input):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Collection:
         """One item a patch, at its time."""
-        values, valid = batch["values"].flatten(2), batch["valid"]
+        values, valid = batch["values"].flatten(2).to(self.linear.weight.dtype), batch["valid"]
         hole = torch.isnan(values) | ~valid[..., None]
         items = self.linear(torch.cat([values.masked_fill(hole, 0), hole.to(values.dtype)], -1))
         return Collection.build(items, valid, batch["times"][..., None])

@@ -115,7 +115,7 @@ class VectorInput(Input):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Collection:
         """One item a column, in the columns' order of kind; a set, so no places."""
-        numbers, labels = batch["numbers"], batch["labels"]
+        numbers, labels = batch["numbers"].to(self.weight.dtype), batch["labels"]
         parts = []
         if self.numbers:
             hole = torch.isnan(numbers)

@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 
-__all__ = ["Likelihood"]
+__all__ = ["Likelihood", "wide"]
+
+
+def wide(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The same numbers in float32, or in float64 if they are that already: what densities are computed in."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 class Likelihood(nn.Module, ABC):

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mapsto.errors import DataError
-from mapsto.likelihoods import Likelihood
+from mapsto.likelihoods import Likelihood, wide
 
 __all__ = ["BernoulliLikelihood"]
 
@@ -25,11 +25,11 @@ class BernoulliLikelihood(Likelihood):
 
     def log_prob(self, theta: Float[Tensor, "... D"], x: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
         """Summed over the D values."""
-        return -F.binary_cross_entropy_with_logits(theta.float(), x.float(), reduction="none").sum(-1)
+        return -F.binary_cross_entropy_with_logits(wide(theta), x.to(wide(theta).dtype), reduction="none").sum(-1)
 
     def mean(self, theta: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
         """The probability of a yes."""
-        return torch.sigmoid(theta.float())
+        return torch.sigmoid(wide(theta))
 
     def sample(self, theta: Float[Tensor, "... D"], stream: torch.Generator) -> Float[Tensor, "... D"]:
         """Zeros and ones."""

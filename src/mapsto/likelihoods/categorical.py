@@ -6,7 +6,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mapsto.errors import DataError
-from mapsto.likelihoods import Likelihood
+from mapsto.likelihoods import Likelihood, wide
 
 __all__ = ["CategoricalLikelihood"]
 
@@ -26,12 +26,12 @@ class CategoricalLikelihood(Likelihood):
 
     def log_prob(self, theta: Float[Tensor, "... C"], x: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Log-probability of the class."""
-        flat = F.cross_entropy(theta.reshape(-1, self.width).float(), x.reshape(-1), reduction="none")
+        flat = F.cross_entropy(wide(theta.reshape(-1, self.width)), x.reshape(-1), reduction="none")
         return -flat.reshape(x.shape)
 
     def mean(self, theta: Float[Tensor, "... C"]) -> Float[Tensor, "... C"]:
         """Class probabilities."""
-        return torch.softmax(theta.float(), -1)
+        return torch.softmax(wide(theta), -1)
 
     def sample(self, theta: Float[Tensor, "... C"], stream: torch.Generator) -> Int[Tensor, "..."]:
         """A class, by inverting the cumulated probabilities."""

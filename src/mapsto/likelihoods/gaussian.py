@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.errors import ConfigError, DataError
-from mapsto.likelihoods import Likelihood
+from mapsto.likelihoods import Likelihood, wide
 
 __all__ = ["GaussianLikelihood"]
 
@@ -41,7 +41,7 @@ class GaussianLikelihood(Likelihood):
 
     def split(self, theta: Float[Tensor, "... width"]) -> tuple[Float[Tensor, "... D"], Float[Tensor, "... D"]]:
         """μ and log σ."""
-        theta = theta if theta.dtype == torch.float64 else theta.float()
+        theta = wide(theta)
         raw = theta[..., self.dims :] if self.log_sigma is None else self.log_sigma.expand_as(theta)
         above = raw - FLOOR
         return theta[..., : self.dims], FLOOR + 0.5 * (above + torch.sqrt(above * above + 0.25))

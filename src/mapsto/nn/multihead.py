@@ -122,9 +122,9 @@ class MultiheadAttention(nn.Module):
         return answer.transpose(1, 2).flatten(2)
 
     def _normalise(self, x: Float[Tensor, "B H N K"]) -> Float[Tensor, "B H N K"]:
-        # Each of q and k gets length √τ · K^¼, so that β q·k = τ cos with β = 1/√K. Norms are taken in float32.
+        # Each of q and k gets length √τ · K^¼, so that β q·k = τ cos with β = 1/√K. Norms are taken in float32 at least.
         assert self.log_temperature is not None
-        wide = x.float()
+        wide = x if x.dtype == torch.float64 else x.float()
         length = torch.exp(0.5 * self.log_temperature) * x.shape[-1] ** 0.25
         unit = wide * torch.rsqrt((wide * wide).sum(-1, keepdim=True) + 1e-12)
         return (unit * length[:, None, None]).to(x.dtype)

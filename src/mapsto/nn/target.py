@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mapsto.errors import DataError, did_you_mean
-from mapsto.likelihoods import Likelihood
+from mapsto.likelihoods import Likelihood, wide
 from mapsto.likelihoods.bernoulli import BernoulliLikelihood
 from mapsto.likelihoods.categorical import CategoricalLikelihood
 from mapsto.likelihoods.gaussian import GaussianLikelihood
@@ -101,7 +101,7 @@ class LabelTarget(Target):
 
     def extra(self, theta: Float[Tensor, "B L C"]) -> dict[str, Float[Tensor, "B L"]]:
         """Label smoothing: the mean of −log p over all classes."""
-        return {"smoothing": -torch.log_softmax(theta.float(), -1).mean(-1)}
+        return {"smoothing": -torch.log_softmax(wide(theta), -1).mean(-1)}
 
     def predict(self, theta: Float[Tensor, "B L C"]) -> dict[str, NDArray]:
         """``log_probability`` (B, L, C) and ``value`` (B, L), the most probable class's number."""

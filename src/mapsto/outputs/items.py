@@ -83,20 +83,26 @@ class ItemsOutput(Output):
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
         """Summed over the items."""
-        log_p = self.head.log_likelihood(theta[self.name], target["values"])
-        return log_p.masked_fill(~target["valid"], 0).sum(1)
+        known, values, hole = self._real(theta, target)
+        return self.head.log_likelihood(known, values).masked_fill(hole, 0).sum(1)
 
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """NLL summed over a row's items; counted by items, so that long rows weigh as much as they hold."""
-        hole = ~target["valid"]
-        log_p = self.head.likelihood.log_prob(theta[self.name], target["values"])
+        known, values, hole = self._real(theta, target)
+        log_p = self.head.likelihood.log_prob(known, values)
         terms = {self.name: -log_p.masked_fill(hole, 0).sum(1)}
         weights = {}
         if self.smoothing:
-            for extra, term in self.head.extra(theta[self.name]).items():
+            for extra, term in self.head.extra(known).items():
                 terms[f"{self.name}.{extra}"] = term.masked_fill(hole, 0).sum(1)
                 weights = {self.name: 1 - self.smoothing, f"{self.name}.{extra}": self.smoothing}
         return Loss(terms, weights, target["valid"].sum(1).to(log_p.dtype))
+
+    def _real(self, theta: Theta, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """θ and values with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding."""
+        hole, values = ~target["valid"], target["values"]
+        mask = hole.reshape(*hole.shape, *(1,) * (values.dim() - 2))
+        return theta[self.name].masked_fill(hole[..., None], 0), values.masked_fill(mask, 0), hole
 
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """Arrays (B, N, ...); what stands at padding means nothing."""

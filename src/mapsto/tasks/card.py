@@ -5,7 +5,9 @@ from typing import Any
 
 from mapsto.errors import MapstoError
 from mapsto.tasks.build import parameters
+from mapsto.tasks.pictures.example import heads
 from mapsto.tasks.pictures.text import visible
+from mapsto.tasks.pictures.view import inputs
 from mapsto.tasks.report import rows, sources, targets
 from mapsto.tasks.run import Run
 from mapsto.tasks.verdict import Verdict, shown, verdicts, word
@@ -52,9 +54,10 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
         "## Model",
         "",
         f"An encoder of {config.model.depth} layers of width {config.model.dim} with {config.model.heads} heads of "
-        f"{config.model.attention} attention, {amount(parameters(model))} parameters, trained for {amount(config.train.steps)} "
-        f"steps with seed {config.seed}. All settings are in `config.yaml` of the run folder; `config.json` here holds what "
-        "is needed to load the model, `model.safetensors` the weights. Neither file can run code.",
+        f"{config.model.attention} attention, {amount(parameters(model))} parameters, trained for "
+        f"{amount(config.train.steps)} steps with seed {config.seed}. All settings are in `config.yaml` of the run "
+        "folder; `config.json` here holds what is needed to load the model, `model.safetensors` the weights. Neither "
+        "file can run code.",
         "",
         "## Limits",
         "",
@@ -66,7 +69,7 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
 
 def _judged(run: Run, result: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
-    judged = verdicts(result, list(run.model.output.targets))
+    judged = verdicts(result, list(heads(run.model)))
     for verdict in judged:
         if len(judged) > 1:
             lines += [f"### {_safe(verdict.target)}", ""]
@@ -115,7 +118,7 @@ def _limits(run: Run) -> list[str]:
     known = [
         "It knows the rows it was trained on and nothing else; on rows of another origin the numbers above do not hold."
     ]
-    kinds = {head.kind for head in run.model.output.targets.values()}
+    kinds = {head.kind for head in heads(run.model).values()}
     if "label" in kinds or "labels" in kinds:
         known.append(
             "It can only answer with the labels named above: what is none of them gets one of them all the same."
@@ -126,7 +129,7 @@ def _limits(run: Run) -> list[str]:
         known.append(
             f"The standard deviation it gives {spread}, from normal noise; far from the training rows it is too small."
         )
-    for name, part in zip(run.model.names, run.model.inputs, strict=True):
+    for name, part in inputs(run.model).items():
         settings = part.settings()
         if part.kind in ("sequence", "series") and settings.get("limit"):
             kept = settings.get("keep", "last")
@@ -143,7 +146,7 @@ def _limits(run: Run) -> list[str]:
 def _call(run: Run) -> dict[str, str]:
     """An input to type, in the shell and in Python."""
     columns = run.schema.sources
-    kinds = [part.kind for part in run.model.inputs]
+    kinds = [part.kind for part in inputs(run.model).values()]
     if len(columns) == 1 and kinds == ["image"]:
         return {"shell": "picture.png", "python": '"picture.png"'}
     if len(columns) == 1 and kinds == ["sequence"]:

@@ -62,6 +62,7 @@ class InputConfig(Section):
         "first", description="which part of a longer sequence: first, last, ends"
     )
     window: int = Field(0, description="width of a convolution over neighbouring tokens, odd; 0: none", ge=0)
+    ngrams: int = Field(0, description="embed the hashed n-grams of tokens up to this n, too; 0: none", ge=0, le=6)
     patch: int = Field(0, description="pixels a side of a patch, or samples of a series in an item; 0: by size", ge=0)
     stem: Literal["", "patches", "convolution"] = Field(
         "", description="how a picture becomes items: patches, convolution; empty: by size"

@@ -42,6 +42,7 @@ figcaption { margin-top: .5rem; }
 .tokens.cut span:not(.where) { background: var(--box); border-right: 2px solid var(--paper); }
 .tokens.cut span:not(.where):nth-child(even) { background: var(--cut); }
 .tokens.weighed span[style] { background: rgba(var(--shade), var(--w)); }
+.tokens span.missed { text-decoration: underline 2px var(--wrong); }
 .tokens span.unknown { color: var(--wrong); font-weight: 700; }
 details { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .8rem; }
 summary { cursor: pointer; }
@@ -66,7 +67,8 @@ def page(title: str, sections: Sequence[str]) -> str:
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
         + "\n".join(sections)
-        + "\n<footer>Written by mapsto. This page holds everything it shows and loads nothing.</footer>\n</body>\n</html>\n"
+        + "\n<footer>Written by mapsto. This page holds everything it shows and loads nothing.</footer>\n"
+        "</body>\n</html>\n"
     )
 
 

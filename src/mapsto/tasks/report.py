@@ -9,9 +9,10 @@ from typing import Any
 from mapsto.errors import ConfigError
 from mapsto.tasks.build import parameters
 from mapsto.tasks.page import page, section, table
+from mapsto.tasks.pictures.example import heads
 from mapsto.tasks.pictures.gallery import Gallery, Picture, gallery
-from mapsto.tasks.pictures.style import png
 from mapsto.tasks.pictures.text import escape, joined
+from mapsto.tasks.pictures.view import inputs
 from mapsto.tasks.run import Run
 from mapsto.tasks.verdict import Verdict, shown, verdicts, word
 from mapsto.tasks.watch import amount
@@ -19,7 +20,7 @@ from mapsto.tasks.watch import amount
 __all__ = ["sources", "targets", "write"]
 
 
-def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, shown: Gallery | None = None) -> None:
+def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, drawn: Gallery | None = None) -> None:
     """Write the report of a run.
 
     Args:
@@ -27,15 +28,15 @@ def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, show
         path: the HTML file.
         result: metrics, intervals and baselines as :meth:`~mapsto.tasks.run.Run.evaluate` gives them; by default those
             that training ended with.
-        shown: its pictures, if they are drawn already.
+        drawn: its pictures, if there are any already.
 
     Raises:
         ConfigError: the file cannot be written, or matplotlib is not installed.
     """
-    own = run.result
-    pictures = gallery(run) if shown is None else shown
+    pictures = gallery(run) if drawn is None else drawn
+    own = _own(run)
     metrics = own if result is None else result
-    other = result is not None and result["metrics"] != own["metrics"]
+    other = result is not None and own is not None and result["metrics"] != own["metrics"]
     parts = [
         section("What is mapped", _map(run, pictures)),
         section("How well", _metrics(run, metrics, other)),
@@ -54,7 +55,7 @@ def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, show
 def sources(run: Run) -> list[str]:
     """What is mapped from, a phrase an input."""
     made = []
-    for name, part in zip(run.model.names, run.model.inputs, strict=True):
+    for name, part in inputs(run.model).items():
         settings: dict[str, Any] = part.settings()
         if part.kind == "sequence":
             vocabulary = settings["vocabulary"]
@@ -75,7 +76,7 @@ def targets(run: Run) -> list[str]:
     """What is mapped to, a phrase a target."""
     made = []
     each = ", for every item" if run.model.output.kind == "items" else ""
-    for name, head in run.model.output.targets.items():
+    for name, head in heads(run.model).items():
         settings = head.settings()
         if "classes" in settings:
             classes = settings["classes"]
@@ -112,14 +113,24 @@ def _map(run: Run, pictures: Gallery) -> str:
     return table([], [[key, value] for key, value in facts.items()], kind="facts")
 
 
-def _metrics(run: Run, result: Mapping[str, Any], other: bool) -> str:
+def _own(run: Run) -> Mapping[str, Any] | None:
+    """What training ended with, if it came to its end."""
+    try:
+        return run.result
+    except (OSError, ValueError):
+        return None
+
+
+def _metrics(run: Run, result: Mapping[str, Any] | None, other: bool) -> str:
+    if result is None:
+        return f"<p>result.json cannot be read. mapsto evaluate {escape(run.folder)} measures anew.</p>"
     about = (
         "Measured on the data that evaluate was given; the pictures below show the run's own test rows."
         if other
         else "Measured on the test rows, which training has never seen."
     )
     parts = [f"<p>{about} Intervals hold 95 % of resampled data sets; the simple models learn from the same rows.</p>"]
-    judged = verdicts(result, list(run.model.output.targets))
+    judged = verdicts(result, list(heads(run.model)))
     for verdict in judged:
         if len(judged) > 1:
             parts.append(f"<h3>{escape(verdict.target)}</h3>")
@@ -151,7 +162,7 @@ def _pictures(pictures: Gallery, other: bool) -> str:
 def _figure(picture: Picture) -> str:
     content = picture.page
     if not picture.whole:
-        data = base64.b64encode(png(picture.figure)).decode()
+        data = base64.b64encode(picture.file).decode()
         content += f'<img alt="{escape(picture.title)}" src="data:image/png;base64,{data}">'
     return (
         f"<figure><h3>{escape(picture.title)}</h3>{content}<figcaption>{escape(picture.caption)}</figcaption></figure>"

@@ -9,7 +9,6 @@ from rich.text import Text
 from mapsto.errors import ConfigError
 from mapsto.tasks import report
 from mapsto.tasks.pictures.gallery import gallery
-from mapsto.tasks.pictures.style import png
 from mapsto.tasks.run import load
 
 __all__ = ["show"]
@@ -38,11 +37,11 @@ def show(run: Path, *, out: Path | None = None, console: Console | None = None) 
         (folder / "plots").mkdir(parents=True, exist_ok=True)
         for picture in made.pictures:
             path = folder / "plots" / f"{picture.name}.png"
-            path.write_bytes(png(picture.figure))
+            path.write_bytes(picture.file)
             plots.append(str(path))
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
-    report.write(loaded, folder / "report.html", shown=made)
+    report.write(loaded, folder / "report.html", drawn=made)
     if console is not None:
         for reason in made.left_out:
             console.print(Text(f"left out: {reason}", style="yellow"), soft_wrap=True)

@@ -21,6 +21,7 @@ from mapsto.errors import ConfigError, MapstoError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
 from mapsto.tasks.build import build, load_model, save_model
+from mapsto.tasks.card import model_card
 from mapsto.tasks.config import SIZES, Config, read_config, write_config
 from mapsto.tasks.dataset import Dataset, StoreFeed, prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
@@ -118,6 +119,7 @@ def train(
         "seconds": round(time.perf_counter() - began, 2),
     }
     write_json(folder / "result.json", result)
+    (folder / "model" / "README.md").write_text(model_card(run, result), encoding="utf-8")
     for line in result_lines(result, model):
         watcher.say(line)
     size = sum(f.stat().st_size for f in (folder / "model").iterdir())

@@ -107,14 +107,9 @@ def _judge(own: Line, simple: Sequence[Line]) -> tuple[str, bool]:
         if interval and interval[0] <= best <= interval[1]
         else ""
     )
+    beside = f"{name} has {word(metric)} {shown(best)}"
     if sign * best > sign * mine:
-        return (
-            f"A simple model does better: {name} has {word(metric)} {shown(best)}, this model {shown(mine)}{span}.{chance}",
-            True,
-        )
+        return f"A simple model does better: {beside}, this model {shown(mine)}{span}.{chance}", True
     if best == mine:
-        return f"A simple model does as well: {name} has the same {word(metric)}, {shown(best)}{span}.", False
-    return (
-        f"It does better than the simple models: {word(metric)} {shown(mine)}{span}; the best of them, {name}, has {shown(best)}.{chance}",
-        False,
-    )
+        return f"A simple model does as well: {beside}, and so has this one{span}.", False
+    return f"It does better than the simple models: {word(metric)} {shown(mine)}{span}; {beside}.{chance}", False

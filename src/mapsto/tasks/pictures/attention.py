@@ -18,6 +18,7 @@ from torch import Tensor
 from mapsto.collection import Collection
 from mapsto.models.mapper import Batch, Mapper
 from mapsto.nn.pool import AttentionPool, ClassPool, LambdaPool
+from mapsto.tasks.pictures.view import inputs
 
 __all__ = ["Attended", "attended"]
 
@@ -28,7 +29,7 @@ class Attended:
 
     Attributes:
         source: which weights they are, for a caption.
-        weights: for each row and input, one number an item, in multiples of the even share (their mean over a row is 1).
+        weights: for each row and input, one number an item, in even shares (their mean over a row is 1).
     """
 
     source: str
@@ -68,7 +69,7 @@ def attended(model: Mapper, batch: Batch) -> Attended | None:
     if found is None:
         return None
     source, weights = found
-    parts = {name: one(batch[name]).valid.sum(1).tolist() for name, one in zip(model.names, model.inputs, strict=True)}
+    parts = {name: one(batch[name]).valid.sum(1).tolist() for name, one in inputs(model).items()}
     return Attended(source, [_shares(row, {n: c[i] for n, c in parts.items()}) for i, row in enumerate(weights)])
 
 
@@ -80,8 +81,8 @@ def _last(model: Mapper) -> Any:
 def _read(model: Mapper, memory: Collection, layer: Any, calls: list[tuple[Any, Any]]) -> tuple[str, Tensor] | None:
     reader = model.reader
     if isinstance(reader, AttentionPool):
-        queries = model.output.queries(memory)
-        return "the pooling's attention, averaged over its heads", reader.attention.weights(queries, memory).mean((1, 2))
+        looked = reader.attention.weights(model.output.queries(memory), memory)
+        return "the pooling's attention, averaged over its heads", looked.mean((1, 2))
     if isinstance(reader, LambdaPool):
         return f"the pooling's own weights ({reader.spread})", reader.weights(memory)
     if layer is None or not calls:

@@ -54,7 +54,9 @@ def condensed(counts: NDArray[np.int64], classes: Sequence[str]) -> tuple[NDArra
 
 
 @styled
-def confusions(log_probability: ArrayLike, target: ArrayLike, classes: Sequence[str], *, name: str = "label") -> "Figure":
+def confusions(
+    log_probability: ArrayLike, target: ArrayLike, classes: Sequence[str], *, name: str = "label"
+) -> "Figure":
     """The confusion matrix, each row as shares of its class with counts written in, beside the reliability diagram.
 
     Args:
@@ -70,14 +72,18 @@ def confusions(log_probability: ArrayLike, target: ArrayLike, classes: Sequence[
     height = 0.85 * side + 0.7 if beside else side + 3.0
     drawn = figure(height)
     if beside:
-        matrix, small = drawn.subfigures(1, 2, width_ratios=[2.05, 1])
+        matrix, small = _halves(drawn.subfigures(1, 2, width_ratios=[2.05, 1]))
         axes, (curve, counted) = matrix.subplots(), small.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     else:
-        matrix, small = drawn.subfigures(2, 1, height_ratios=[side, 2.8])
+        matrix, small = _halves(drawn.subfigures(2, 1, height_ratios=[side, 2.8]))
         axes, (counted, curve) = matrix.subplots(), small.subplots(1, 2, width_ratios=[1.4, 1])
     _matrix(axes, counts, shown, name)
     _reliability(curve, counted, score, truth, stacked=beside)
     return drawn
+
+
+def _halves(made: Any) -> tuple[Any, Any]:
+    return made[0], made[1]
 
 
 def _matrix(axes: Any, counts: NDArray[np.int64], classes: list[str], name: str) -> None:
@@ -85,10 +91,11 @@ def _matrix(axes: Any, counts: NDArray[np.int64], classes: list[str], name: str)
     share = np.divide(counts, total, out=np.zeros(counts.shape), where=total > 0)
     size = len(classes)
     axes.imshow(share, cmap=fade("#084b83"), vmin=0, vmax=1, aspect="equal")
-    longest = max(len(c) for c in classes)
+    longest = min(18, max(len(c) for c in classes))
+    crowded = 0.062 * longest > (3.6 if size <= 14 else 5.0) / size  # inches of the longest name, and of a column
     font = 8.0 if size <= 14 else 7.0
     named(axes.yaxis, classes, size=font, limit=18)
-    named(axes.xaxis, classes, size=font, limit=18, turn=longest > (8 if size <= 4 else 3 if size <= 14 else 2))
+    named(axes.xaxis, classes, size=font, limit=18, turn=crowded)
     text = 9.0 if size <= 8 else 7.5 if size <= 14 else 5.5
     for row, column in zip(*np.nonzero(counts), strict=True):
         value = counts[row, column]
@@ -114,11 +121,11 @@ def _reliability(curve: Any, counted: Any, score: NDArray, truth: NDArray, *, st
     there = rows > 0
     spread = np.maximum(np.stack([share - low, high - share])[:, there], 0)
     curve.errorbar(mean[there], share[there], yerr=spread, color=BLUE, fmt="o-", markersize=4, elinewidth=1, capsize=2)
-    curve.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="share right")
+    curve.set(xlim=(0, 1.03), ylim=(0, 1.03), ylabel="share right")
     curve.set_title(f"Is it as sure as it should be?\ncalibration error {error:.3f}")
     curve.grid()
     counted.bar((np.arange(BINS) + 0.5) / BINS, rows, width=0.9 / BINS, color=PALE, edgecolor=GREY, linewidth=0.6)
-    counted.set(xlim=(0, 1), ylabel="rows", xlabel="probability of the class said")
+    counted.set(xlim=(0, 1.03), ylabel="rows", xlabel="probability of the class said")
     if not stacked:
         counted.set_title("How sure it is")
         curve.set_xlabel("probability of the class said")

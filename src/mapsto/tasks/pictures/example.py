@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
 from mapsto.tasks.dataset import StoreFeed
 from mapsto.tasks.pictures.text import joined, number
-from mapsto.tasks.pictures.view import View, views
+from mapsto.tasks.pictures.view import View, inputs, views
 from mapsto.tasks.score import Answers
 
-__all__ = ["Example", "costs", "examples", "spread"]
+__all__ = ["Example", "costs", "events", "examples", "heads", "spread"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Example:
         truth: what is true.
         said: what the model says, with how sure it is; empty if it was not asked.
         right: whether they are the same; None for numbers.
+        wrong: (items,) which items were answered wrongly, where every item has an answer.
     """
 
     where: str
@@ -33,6 +34,13 @@ class Example:
     truth: str
     said: str = ""
     right: bool | None = None
+    wrong: NDArray[np.bool_] | None = None
+
+
+def heads(model: Mapper) -> dict[str, Target]:
+    """The targets of a model by name."""
+    found: dict[str, Target] = getattr(model.output, "targets")  # noqa: B009 - of every output there is
+    return found
 
 
 def spread(head: Target, events: Sequence[NDArray], limit: int) -> NDArray[np.int64]:
@@ -44,18 +52,21 @@ def spread(head: Target, events: Sequence[NDArray], limit: int) -> NDArray[np.in
         limit: about how many rows; with more labels than that, one of each of the first.
 
     Returns:
-        Positions in ``events``, label by label, each label's first rows in their order.
+        Positions in ``events``, label by label, spread evenly over each label's rows.
     """
     if not len(events):
         return np.zeros(0, np.int64)
     if isinstance(head, NumberTarget):
         order = np.argsort([float(np.mean(e)) for e in events], kind="stable")
-        return order[np.unique(np.linspace(0, len(order) - 1, min(limit, len(order))).round().astype(np.int64))]
+        return _evenly(order, limit)
     first = np.array([_first_label(head, e) for e in events])
     labels = np.unique(first)
     each = max(1, limit // len(labels))
-    found = [np.flatnonzero(first == label)[:each] for label in labels[:limit]]
-    return np.concatenate(found)
+    return np.concatenate([_evenly(np.flatnonzero(first == label), each) for label in labels[:limit]])
+
+
+def _evenly(order: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+    return order[np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64))]
 
 
 def _first_label(head: Target, events: NDArray) -> int:
@@ -87,9 +98,7 @@ def examples(
     """
     rows = feed.rows[positions]
     model = feed.model
-    shown = {
-        name: views(part, feed.take(name, rows)) for name, part in zip(model.names, model.inputs, strict=True)
-    }
+    shown = {name: views(part, feed.take(name, rows)) for name, part in inputs(model).items()}
     made = []
     for i, (position, row) in enumerate(zip(positions.tolist(), rows.tolist(), strict=True)):
         name, line = places[row]
@@ -99,29 +108,31 @@ def examples(
             continue
         at = np.flatnonzero(found.row == position)
         said, right = _said(model, found, at)
-        made.append(Example(f"{name} row {line}", here, _truths(feed, row) + _missed(model, found, at), said, right))
+        wrong = _wrong(model, found, at) if model.output.kind == "items" else None
+        truth = _truths(feed, row) + _missed(model, found, at)
+        made.append(Example(f"{name} row {line}", here, truth, said, right, wrong))
     return made
 
 
 def events(feed: StoreFeed, rows: NDArray[np.int64]) -> list[NDArray]:
     """The true events of the first target, by row."""
     columns = feed.take("target", rows)
-    column = columns["values"] if feed.model.output.kind == "items" else columns[next(iter(feed.model.output.targets))]
+    column = columns["values"] if feed.model.output.kind == "items" else columns[next(iter(heads(feed.model)))]
     return [np.asarray(column.column[row]) for row in rows]
 
 
 def _truths(feed: StoreFeed, row: int) -> str:
     columns = feed.take("target", np.array([row]))
     parts = []
-    for name, head in feed.model.output.targets.items():
+    for name, head in heads(feed.model).items():
         column = columns["values" if feed.model.output.kind == "items" else name].column
         true = [_true(head, event) for event in np.asarray(column[row])]
         parts.append(_titled(feed.model, name, joined(true, 12) if len(true) > 1 else true[0]))
     return "; ".join(parts)
 
 
-def _titled(model: Any, name: str, text: str) -> str:
-    return f"{name} {text}" if len(model.output.targets) > 1 else text
+def _titled(model: Mapper, name: str, text: str) -> str:
+    return f"{name} {text}" if len(heads(model)) > 1 else text
 
 
 def _true(head: Target, event: NDArray) -> str:
@@ -133,27 +144,44 @@ def _true(head: Target, event: NDArray) -> str:
     return ", ".join(number(v) for v in event * head.scale + head.mean)
 
 
-def _said(model: Any, found: Answers, at: NDArray[np.int64]) -> tuple[str, bool | None]:
+def _said(model: Mapper, found: Answers, at: NDArray[np.int64]) -> tuple[str, bool | None]:
     """What is said of the events of one row, and whether all of it is right."""
     parts: list[str] = []
     right: list[bool] = []
-    for name, head in model.output.targets.items():
+    for name, head in heads(model).items():
         arrays = {k: v[at] for k, v in found.predicted[name].items()}
         true = found.target[name][at]
         if isinstance(head, NumberTarget):
             value, sigma = arrays["value"].reshape(-1), arrays["sigma"].reshape(-1)
             text = joined([f"{number(v)} ± {number(s)}" for v, s in zip(value, sigma, strict=True)], 4)
         else:
-            same = (arrays["value"] == (true > 0.5 if isinstance(head, LabelsTarget) else true)).reshape(len(at), -1).all(1)
+            same = _same(head, arrays["value"], true)
             right.append(bool(same.all()))
-            text = _labels(head, arrays, true) if len(at) == 1 else f"{int(same.sum())} of {len(at)} items right"
+            text = _labels(head, arrays, true) if len(at) == 1 else _tags(head, arrays["value"], same)
         parts.append(_titled(model, name, text))
     return "; ".join(parts), all(right) if right else None
 
 
-def _missed(model: Any, found: Answers, at: NDArray[np.int64]) -> str:
+def _same(head: Target, said: NDArray, true: NDArray) -> NDArray[np.bool_]:
+    """Which events are answered rightly."""
+    return (said == (true > 0.5 if isinstance(head, LabelsTarget) else true)).reshape(len(true), -1).all(1)
+
+
+def _wrong(model: Mapper, found: Answers, at: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    ((name, head),) = heads(model).items()
+    if isinstance(head, NumberTarget):
+        return None
+    return ~_same(head, found.predicted[name]["value"][at], found.target[name][at])
+
+
+def _tags(head: Target, said: NDArray, same: NDArray[np.bool_]) -> str:
+    count = f"{int(same.sum())} of {len(same)} right"
+    return f"{joined([_true(head, event) for event in said], 12)} ({count})"
+
+
+def _missed(model: Mapper, found: Answers, at: NDArray[np.int64]) -> str:
     """The probability of the true label, where another one was said."""
-    targets = list(model.output.targets.items())
+    targets = list(heads(model).items())
     if len(targets) > 1 or len(at) != 1 or not isinstance(targets[0][1], LabelTarget):
         return ""
     name, true = targets[0][0], int(found.target[targets[0][0]][at[0]])

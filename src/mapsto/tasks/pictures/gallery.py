@@ -3,22 +3,24 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mapsto.errors import MapstoError
+from mapsto.errors import DataError, MapstoError
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
-from mapsto.tasks.dataset import Dataset
+from mapsto.tasks.dataset import Dataset, Measured, Parts, fingerprint
 from mapsto.tasks.pictures import span
 from mapsto.tasks.pictures.attention import attended
 from mapsto.tasks.pictures.classes import confusions, label_bars
 from mapsto.tasks.pictures.curves import curves, read_history
-from mapsto.tasks.pictures.example import Example, costs, events, examples, spread
+from mapsto.tasks.pictures.example import Example, costs, events, examples, heads, spread
 from mapsto.tasks.pictures.numbers import predictions
 from mapsto.tasks.pictures.panel import note
 from mapsto.tasks.pictures.sheet import sheet
-from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView
+from mapsto.tasks.pictures.style import png
+from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView, inputs
 from mapsto.tasks.run import Run
 from mapsto.tasks.score import Answers, answer
 
@@ -51,6 +53,11 @@ class Picture:
     page: str = ""
     whole: bool = False
 
+    @cached_property
+    def file(self) -> bytes:
+        """The figure as a PNG file."""
+        return png(self.figure)
+
 
 @dataclass
 class Gallery:
@@ -70,7 +77,7 @@ def gallery(run: Run) -> Gallery:
     made = Gallery()
     _curves(run, made)
     try:
-        made.data = run.dataset()
+        made.data = _data(run)
     except MapstoError as error:
         made.left_out.append(f"All pictures that need the data: {error}")
         return made
@@ -80,7 +87,7 @@ def gallery(run: Run) -> Gallery:
         _received(run, made)
         return made
     found = answer(run.model, test)
-    for name, head in run.model.output.targets.items():
+    for name, head in heads(run.model).items():
         _answers(run, made, found, name, head)
     _received(run, made)
     _mistakes(run, made, found)
@@ -88,12 +95,23 @@ def gallery(run: Run) -> Gallery:
     return made
 
 
+def _data(run: Run) -> Dataset:
+    data = run.dataset()
+    new = Parts.build(run.schema, data.measured, dim=8)
+    own = Measured([part.settings() for part in inputs(run.model).values()], run.model.output.settings())
+    found = Measured([part.settings() for part in new.inputs], new.output.settings())
+    if fingerprint(own) != fingerprint(found):
+        # what is measured anew from other rows (a vocabulary, say) would be read wrongly by this model
+        raise DataError(f"{data.places[0][0]} has changed since this run was trained.   Restore it, or train anew")
+    return data
+
+
 def _curves(run: Run, made: Gallery) -> None:
     history = read_history(run.folder / "metrics.jsonl")
     if not history:
         made.left_out.append("Curves: the run folder has no metrics.jsonl")
         return
-    scales = [h.scale for h in run.model.output.targets.values() if isinstance(h, NumberTarget)]
+    scales = [h.scale for h in heads(run.model).values() if isinstance(h, NumberTarget)]
     shift = float(sum(np.log(s).sum() for s in scales))
     caption = (
         "Negative log-likelihood, in nats a row (an item, where every item has an answer). The training loss is the "
@@ -104,7 +122,7 @@ def _curves(run: Run, made: Gallery) -> None:
 
 
 def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -> None:
-    many = len(run.model.output.targets) > 1
+    many = len(heads(run.model)) > 1
     suffix = f"-{re.sub(r'[^A-Za-z0-9_-]+', '-', name)}" if many else ""
     arrays, true = found.predicted[name], found.target[name]
     if isinstance(head, LabelTarget):
@@ -118,14 +136,14 @@ def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -
         made.pictures.append(Picture(f"confusion{suffix}", f"What is taken for what: {name}", caption, drawn))
     elif isinstance(head, LabelsTarget):
         drawn = label_bars(arrays["log_odds"], true > 0.5, head.classes, name=name)
-        caption = "Each label by itself on the test rows. ROC AUC is 0.5 for an answer by chance (dashed), 1 for a perfect one."
+        caption = "Each label by itself on the test rows. ROC AUC is 0.5 by chance (dashed), 1 for perfect answers."
         made.pictures.append(Picture(f"labels{suffix}", f"How well each label is found: {name}", caption, drawn))
     elif isinstance(head, NumberTarget):
         drawn = predictions(arrays["value"], arrays["sigma"], true * head.scale + head.mean, name=name)
         caption = (
             "Left: a point on the dashed line is exactly right; the shade is one predicted standard deviation. Right: "
-            "what is left, divided by that standard deviation; a narrower histogram than the curve means that the model "
-            "is less sure than it could be, a wider one that it is too sure (values beyond 4 are counted at 4)."
+            "what is left, divided by that standard deviation; a narrower histogram than the curve means that the "
+            "model is less sure than it could be, a wider one that it is too sure (values beyond 4 are counted at 4)."
         )
         made.pictures.append(Picture(f"numbers{suffix}", f"Predicted beside true: {name}", caption, drawn))
 
@@ -133,10 +151,9 @@ def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -
 def _received(run: Run, made: Gallery) -> None:
     assert made.data is not None
     train = run.feed("train")
-    head = next(iter(run.model.output.targets.values()))
-    limit = _limits(run)[0]
-    start = train.rows[: 50_000]
-    picked = spread(head, events(train, start), limit)
+    head = next(iter(heads(run.model).values()))
+    classes = len(head.classes) if isinstance(head, LabelTarget) else 0
+    picked = spread(head, events(train, train.rows[:50_000]), max(_limits(run)[0], min(30, classes)))
     shown = examples(train, picked, made.data.places)
     title = "Training rows as the model receives them"
     _sheet(made, "received", title, _how(shown), shown, lambda: sheet(shown, title), span.rows(shown))
@@ -150,16 +167,18 @@ def _mistakes(run: Run, made: Gallery, found: Answers) -> None:
     shown = examples(test, worst, made.data.places, found)
     title = "The test rows that surprised the model most"
     caption = (
-        "The lowest log-likelihood first: what is true, what was said with which probability, and where the row stands. "
-        "Look for wrong labels in the data, rows cut short, and what they have in common."
+        "The lowest log-likelihood first: what is true, what was said with which probability, and where the row "
+        "stands. Look for wrong labels in the data, rows cut short, and what they have in common."
     )
+    if run.model.output.kind == "items":
+        caption += " Items answered wrongly are underlined; the likelihood is the mean over a row's items."
     _sheet(made, "mistakes", title, caption, shown, lambda: sheet(shown, title), span.rows(shown))
 
 
 def _attention(run: Run, made: Gallery, found: Answers) -> None:
     assert made.data is not None
     test = run.feed("test")
-    head = next(iter(run.model.output.targets.values()))
+    head = next(iter(heads(run.model).values()))
     picked = spread(head, events(test, test.rows), _limits(run)[1])
     seen = attended(run.model, test.batch(test.rows[picked]))
     if seen is None:
@@ -191,7 +210,7 @@ def _sheet(
 
 def _limits(run: Run) -> tuple[int, int]:
     kinds = {"sequence": TokensView, "image": ImageView, "series": SeriesView, "vector": VectorView}
-    data, asked = ROWS[kinds.get(run.model.inputs[0].kind, TokensView)]
+    data, asked = ROWS[kinds.get(next(iter(inputs(run.model).values())).kind, TokensView)]
     return (data, asked) if len(run.model.inputs) == 1 else (6, 8)
 
 
@@ -207,7 +226,7 @@ def _how(shown: list[Example]) -> str:
         if full:
             parts.append(f"{full} of these {len(tokens)} rows fill the limit (input.limit), so some may have been cut.")
     if ImageView in kinds:
-        parts.append("Pixels after the mean was taken off and divided by the spread; each square of the grid is one item.")
+        parts.append("Pixels less their mean, divided by their spread; each square of the grid is one item.")
     if SeriesView in kinds:
         parts.append("Channels against time, in the data's own units; a cross at the foot is a missing sample.")
     if VectorView in kinds:

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mapsto.tasks.pictures.style import BLUE, GREY, INK, ORANGE, SERIES, blank, fade, monospace, plain
+from mapsto.tasks.pictures.style import BLUE, GREY, INK, ORANGE, PALE, SERIES, blank, fade, monospace, plain
 from mapsto.tasks.pictures.text import columns, joined, visible
 from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView, View
 
-__all__ = ["draw", "height", "margins"]
+__all__ = ["draw", "height", "length", "margins", "note"]
 
 FONT = 8.0
 COLUMN = 0.602 * FONT / 72
@@ -26,7 +26,7 @@ TALL = 1.35
 
 def height(view: View, width: float, *, weighed: bool) -> float:
     """Inches that a view needs at this width, its margins included."""
-    left, right, bottom = margins(view)
+    bottom = margins(view)[2]
     if isinstance(view, TokensView):
         return LINE * (1 + max((line for line, _, _ in _lines(view, width)), default=0))
     if isinstance(view, ImageView):
@@ -47,7 +47,15 @@ def margins(view: View) -> tuple[float, float, float]:
     return 0.0, 0.0, 0.0
 
 
-def draw(axes: Any, view: View, width: float, *, weights: NDArray | None = None, top: float = 3.0, last: bool = True) -> None:
+def draw(
+    axes: Any,
+    view: View,
+    width: float,
+    *,
+    weights: NDArray | None = None,
+    top: float = 3.0,
+    wrong: NDArray | None = None,
+) -> None:
     """Draw a view.
 
     Args:
@@ -56,18 +64,25 @@ def draw(axes: Any, view: View, width: float, *, weights: NDArray | None = None,
         width: of the axes, in inches.
         weights: of each item, in even shares; None draws the view alone.
         top: the weight that is drawn in full colour.
-        last: whether the axis below is labelled.
+        wrong: which items were answered wrongly, where every item has an answer.
     """
     if isinstance(view, TokensView):
         _tokens(axes, view, width, weights, top)
+        if wrong is not None:
+            _underline(axes, view, width, wrong)
     elif isinstance(view, ImageView):
         _image(axes, view, weights, top)
     elif isinstance(view, SeriesView):
-        _series(axes, view, weights, top, last)
+        _series(axes, view, weights, top)
     elif weights is None:
-        _cells(axes, view, last)
+        _cells(axes, view)
     else:
-        _weighed_cells(axes, view, weights, top, last)
+        _weighed_cells(axes, view, weights, top)
+
+
+def length(view: TokensView) -> float:
+    """Inches of a sequence on one line."""
+    return COLUMN * sum(max(1, columns(visible(token))) + 0.4 for token in view.tokens[:400])
 
 
 def _lines(view: TokensView, width: float) -> list[tuple[int, float, float]]:
@@ -117,9 +132,16 @@ def _tokens(axes: Any, view: TokensView, width: float, weights: NDArray | None, 
                 at + size / 2, line + 0.52, plain(text, int(room)), ha="center", va="center", fontsize=FONT, color=dark,
                 family=monospace(), weight="bold" if unknown else "normal",
             )
-    axes.add_collection(PatchCollection(boxes, facecolor=colors, linewidth=0.4, edgecolor="#c9d0d6" if weights is not None else "none"))
+    edge = "none" if weights is None else "#c9d0d6"
+    axes.add_collection(PatchCollection(boxes, facecolor=colors, linewidth=0.4, edgecolor=edge))
     axes.set(xlim=(0, room), ylim=(lines, 0))
     blank(axes)
+
+
+def _underline(axes: Any, view: TokensView, width: float, wrong: NDArray) -> None:
+    for i, (line, at, size) in enumerate(_lines(view, width)):
+        if i < len(wrong) and wrong[i]:
+            axes.plot([at + 0.1, at + size - 0.1], [line + 0.97] * 2, color=ORANGE, linewidth=2, clip_on=False)
 
 
 def _image(axes: Any, view: ImageView, weights: NDArray | None, top: float) -> None:
@@ -132,8 +154,9 @@ def _image(axes: Any, view: ImageView, weights: NDArray | None, top: float) -> N
         axes.imshow((view.pixels - low) / (high - low or 1), interpolation="nearest")
     else:
         # the picture in pale grey, so that colour means weight and nothing else
-        axes.imshow(0.5 + 0.5 * view.grey, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        shade = np.kron(np.clip(weights / top, 0, 1).reshape(view.grid), np.ones((view.patch, view.patch)))[:rows, :across]
+        axes.imshow(0.62 + 0.38 * view.grey, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        strength = np.clip(weights / top, 0, 1).reshape(view.grid)
+        shade = np.kron(strength, np.ones((view.patch, view.patch)))[:rows, :across]
         layer = np.zeros((*shade.shape, 4))
         layer[..., :3] = [int(ORANGE[i : i + 2], 16) / 255 for i in (1, 3, 5)]
         layer[..., 3] = 0.85 * shade
@@ -146,9 +169,9 @@ def _image(axes: Any, view: ImageView, weights: NDArray | None, top: float) -> N
     blank(axes)
 
 
-def _series(axes: Any, view: SeriesView, weights: NDArray | None, top: float, last: bool) -> None:
+def _series(axes: Any, view: SeriesView, weights: NDArray | None, top: float) -> None:
     shown = min(len(SERIES), view.values.shape[1])
-    dots = len(view.times) <= 40
+    dots = len(view.times) <= 80
     for channel in range(shown):
         y = view.values[:, channel]
         axes.plot(view.times, y, color=SERIES[channel], linewidth=1.1, marker="o" if dots else None, markersize=2)
@@ -156,8 +179,8 @@ def _series(axes: Any, view: SeriesView, weights: NDArray | None, top: float, la
         if gone.any():
             low = 0.02 + 0.05 * channel
             axes.plot(
-                view.times[gone], np.full(gone.sum(), low), linestyle="none", marker="x", markersize=3.5, markeredgewidth=0.9,
-                color=SERIES[channel], transform=axes.get_xaxis_transform(), clip_on=False,
+                view.times[gone], np.full(gone.sum(), low), linestyle="none", marker="x", markersize=3.5,
+                markeredgewidth=0.9, color=SERIES[channel], transform=axes.get_xaxis_transform(), clip_on=False,
             )
     if len(view.times) > 1:
         axes.set_xlim(view.times[0], view.times[-1])
@@ -166,8 +189,7 @@ def _series(axes: Any, view: SeriesView, weights: NDArray | None, top: float, la
     axes.locator_params(axis="y", nbins=4)
     axes.locator_params(axis="x", nbins=6)
     axes.grid(axis="y")
-    if last:
-        axes.set_xlabel("seconds from the first sample" if view.timed else "sample", fontsize=7.5, labelpad=1)
+    axes.set_xlabel("seconds from the first sample" if view.timed else "sample", fontsize=7.5, labelpad=1)
     if weights is not None:
         _strip(axes, view, weights, top)
 
@@ -175,7 +197,8 @@ def _series(axes: Any, view: SeriesView, weights: NDArray | None, top: float, la
 def _strip(axes: Any, view: SeriesView, weights: NDArray, top: float) -> None:
     """Weights as bars that rise from the foot of the curve, the even share as a line."""
     beneath = axes.twinx()
-    ends = np.append(view.starts[1:], max(view.times[-1], view.starts[-1] + (view.starts[-1] - view.starts[-2] if view.items > 1 else 1)))
+    last = view.starts[-1] - view.starts[-2] if view.items > 1 else 1.0
+    ends = np.append(view.starts[1:], max(view.times[-1], view.starts[-1] + last))
     beneath.bar(view.starts, weights, width=ends - view.starts, align="edge", color=ORANGE, alpha=0.4, linewidth=0)
     beneath.axhline(1, color=ORANGE, linewidth=0.7, linestyle=(0, (4, 3)))
     beneath.set(ylim=(0, 2.2 * max(top, float(weights.max(initial=1)))), yticks=[])
@@ -191,41 +214,42 @@ def _rows(axes: Any, view: VectorView) -> int:
     axes.tick_params(axis="x", labelsize=7)
     axes.set_ylim(count - 0.5, -0.5)
     if view.items > CELLS:
-        axes.text(1, -0.02, f"and {view.items - CELLS} more columns", transform=axes.transAxes, ha="right", va="top", fontsize=7, color=GREY)
+        more = f"and {view.items - CELLS} more columns"
+        axes.text(1, -0.02, more, transform=axes.transAxes, ha="right", va="top", fontsize=7, color=GREY)
     return count
 
 
-def _cells(axes: Any, view: VectorView, last: bool) -> None:
+def _cells(axes: Any, view: VectorView) -> None:
     """Standardised numbers as bars, each with the cell's own text; what is missing is hatched."""
     count = _rows(axes, view)
     values = np.clip(np.nan_to_num(view.values[:count]), -3, 3)
-    axes.barh(range(count), values, height=0.62, color=[BLUE if v >= 0 else ORANGE for v in values])
+    axes.axvline(0, color=GREY, linewidth=0.7)
+    axes.barh(range(count), values, height=0.62, color=BLUE)
     for i in range(count):
         if view.missing[i]:
             axes.barh(i, 6.6, left=-3.3, height=0.8, color="white", hatch="////", edgecolor="#bbbbbb", linewidth=0)
         strange = view.missing[i] or view.unknown[i]
         number = np.isfinite(view.values[i])
-        x, side = (0.08 if values[i] < 0 else -0.08, "left" if values[i] < 0 else "right") if number else (0.0, "center")
+        x, side = (0.0, "center") if not number else (0.08, "left") if values[i] < 0 else (-0.08, "right")
+        behind = {"facecolor": "white" if view.missing[i] else PALE, "edgecolor": "none", "pad": 0.8}
         axes.text(
             x, i, plain(view.texts[i], 18), ha=side, va="center", fontsize=7.5, color=ORANGE if strange else INK,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8} if view.missing[i] else None,
+            bbox=None if number else behind,
         )
-    axes.axvline(0, color=GREY, linewidth=0.7)
     axes.set(xlim=(-3.3, 3.3), xticks=[-3, 0, 3])
-    if last:
-        axes.set_xlabel("standard deviations", fontsize=7.5, labelpad=1)
+    axes.set_xlabel("standard deviations", fontsize=7.5, labelpad=1)
 
 
-def _weighed_cells(axes: Any, view: VectorView, weights: NDArray, top: float, last: bool) -> None:
+def _weighed_cells(axes: Any, view: VectorView, weights: NDArray, top: float) -> None:
     count = _rows(axes, view)
-    axes.barh(range(count), weights[:count], height=0.66, color=fade(ORANGE)(0.25 + 0.75 * np.clip(weights[:count] / top, 0, 1)))
+    colors = fade(ORANGE)(0.25 + 0.75 * np.clip(weights[:count] / top, 0, 1))
+    axes.barh(range(count), weights[:count], height=0.66, color=colors)
     axes.axvline(1, color=ORANGE, linewidth=0.7, linestyle=(0, (4, 3)))
     right = 1.75 * max(top, float(weights.max(initial=1)))
     for i in range(count):
         axes.text(0.98 * right, i, plain(view.texts[i], 14), ha="right", va="center", fontsize=7.5, color=INK)
     axes.set(xlim=(0, right), xticks=[0, 1, *([round(top)] if round(top) > 1 else [])])
-    if last:
-        axes.set_xlabel("weight (1 = even share)", fontsize=7.5, labelpad=1)
+    axes.set_xlabel("weight (1 = even share)", fontsize=7.5, labelpad=1)
 
 
 def note(view: View) -> str:

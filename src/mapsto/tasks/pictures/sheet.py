@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.tasks.pictures.example import Example
-from mapsto.tasks.pictures.panel import draw, height, margins
+from mapsto.tasks.pictures.panel import draw, height, length, margins
 from mapsto.tasks.pictures.style import GREY, INK, ORANGE, WIDTH, blank, fade, figure, plain, styled
 from mapsto.tasks.pictures.text import columns
-from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView, View
+from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,7 +21,7 @@ __all__ = ["sheet", "top_weight"]
 EDGE = 0.15
 GAP = 0.22
 TITLE = 0.16
-LETTER = 0.06
+LETTER = 0.054
 
 ACROSS: dict[type, int] = {TokensView: 1, ImageView: 5, SeriesView: 2, VectorView: 3}
 SHARES: dict[type, float] = {TokensView: 3.0, ImageView: 1.2, SeriesView: 2.4, VectorView: 2.4}
@@ -62,14 +62,18 @@ def sheet(
     across = ACROSS[type(shown[0].views[names[0]])] if len(names) == 1 else 1
     if across == 5 and not shown[0].said:
         across = 6  # shorter titles
+    if across == 1 and len(names) == 1 and len(shown) > 6:  # short sequences stand side by side
+        longest = max(length(v) for e in shown for v in e.views.values() if isinstance(v, TokensView))
+        across = 2 if longest <= 1.7 * (full - GAP) / 2 else 1
     one = (full - GAP * (across - 1)) / across
     shares = np.array([SHARES[type(v)] for v in shown[0].views.values()])
     widths = [one] if len(names) == 1 else ((full - GAP * (len(names) - 1)) * shares / shares.sum()).tolist()
     places = [
         Place(e, i, EDGE + (i % across) * (one + GAP), widths, _titles(e, one, across)) for i, e in enumerate(shown)
     ]
-    total = _arrange(places, across, weighed=weights is not None, first=0.62 if weights is not None or len(names) > 1 else 0.42)
-    drawn = figure(total, layout=None)
+    first = 0.42 + 0.2 * (weights is not None) + 0.24 * (len(names) > 1)
+    total = _arrange(places, across, weighed=weights is not None, first=first)
+    drawn = figure(total, constrained=False)
     drawn.text(EDGE / WIDTH, 1 - 0.12 / total, plain(title), fontsize=10, va="top", weight="bold")
     top = 3.0 if weights is None else top_weight(weights)
     if weights is not None:
@@ -77,7 +81,7 @@ def sheet(
     if len(names) > 1:
         left = EDGE
         for name, width in zip(names, widths, strict=True):
-            drawn.text(left / WIDTH, 1 - 0.5 / total, plain(name, 30), fontsize=8.5, color=GREY, va="center")
+            drawn.text(left / WIDTH, 1 - (first - 0.12) / total, plain(name, 30), fontsize=8.5, color=GREY, va="center")
             left += width + GAP
     for place in places:
         _put(drawn, place, total, None if weights is None else weights[place.index], top)
@@ -110,7 +114,7 @@ def _arrange(places: Sequence[Place], across: int, *, weighed: bool, first: floa
             views = place.example.views.values()
             place.tall = max(height(v, w, weighed=weighed) for v, w in zip(views, place.widths, strict=True))
             place.top = at + heading
-        at += heading + max(p.tall for p in row) + 0.18
+        at += heading + max(p.tall for p in row) + 0.14
     return at + 0.02
 
 
@@ -129,13 +133,9 @@ def _put(drawn: Any, place: Place, total: float, weights: Mapping[str, NDArray] 
             (tall - below) / total,
         )
         axes = drawn.add_axes(box)
-        draw(axes, view, _inner(view, width), weights=None if weights is None else weights[name], top=top)
+        own = None if weights is None else weights[name]
+        draw(axes, view, width - before - after, weights=own, top=top, wrong=place.example.wrong)
         left += width + GAP
-
-
-def _inner(view: View, width: float) -> float:
-    before, after, _ = margins(view)
-    return width - before - after
 
 
 def _legend(drawn: Any, top: float, total: float) -> None:
@@ -144,6 +144,6 @@ def _legend(drawn: Any, top: float, total: float) -> None:
     axes.imshow(np.linspace(0, 1, 64)[None], cmap=fade(ORANGE), aspect="auto", extent=(0, top, 0, 1))
     blank(axes)
     drawn.text(
-        (EDGE + 1.52) / WIDTH, 1 - 0.48 / total, f"weight from 0 to {top:.1f} times the even share", fontsize=8, color=GREY,
-        va="center",
+        (EDGE + 1.52) / WIDTH, 1 - 0.48 / total, f"weight from 0 to {top:.1f} times the even share",
+        fontsize=8, color=GREY, va="center",
     )

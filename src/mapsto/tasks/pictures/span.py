@@ -31,10 +31,11 @@ def rows(shown: Sequence[Example], *, weights: Sequence[Mapping[str, Any]] | Non
         ]
         if texts:
             many = len(example.views) > 1
-            lines = "".join(_line(name if many else "", view, weight, top) for name, view, weight in texts)
+            lines = "".join(_line(name if many else "", view, w, top, example.wrong) for name, view, w in texts)
             found.append(f'<div class="row">{_heading(example)}{lines}</div>')
-    legend = f'<p class="note">Shade: weight from 0 to {top:.1f} times the even share.</p>' if weights is not None else ""
-    return f"{legend}{''.join(found)}" if found else ""
+    if found and weights is not None:
+        found.insert(0, f'<p class="note">Shade: weight from 0 to {top:.1f} times the even share.</p>')
+    return "".join(found)
 
 
 def _heading(example: Example) -> str:
@@ -44,11 +45,12 @@ def _heading(example: Example) -> str:
     return f'<p class="head"><b>{truth}</b>{said} <span class="where">{escape(example.where)}</span></p>'
 
 
-def _line(name: str, view: TokensView, weights: Any, top: float) -> str:
+def _line(name: str, view: TokensView, weights: Any, top: float, wrong: Any) -> str:
     spans = []
     for i, token in enumerate(view.tokens[:TOKENS]):
         text = "?" if view.unknown[i] else escape(token)
-        kind = ' class="unknown"' if view.unknown[i] else ""
+        names = ["unknown"] * bool(view.unknown[i]) + ["missed"] * (wrong is not None and bool(wrong[i]))
+        kind = f' class="{" ".join(names)}"' if names else ""
         if weights is None:
             spans.append(f"<span{kind}>{text}</span>")
         else:

@@ -21,7 +21,8 @@ P = ParamSpec("P")
 
 INK, GREY, PALE = "#222222", "#767676", "#e9ecef"
 BLUE, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#009e73", "#56b4e9"
-SERIES = (BLUE, ORANGE, GREEN, "#cc79a7", "#e69f00", SKY)
+SERIES = (BLUE, GREEN, "#cc79a7", SKY, "#e69f00", INK)
+"""Colours of channels; orange is left for weights and for what is wrong."""
 
 WIDTH = 8.0
 """Inches, of every picture."""
@@ -59,7 +60,6 @@ def _settings() -> dict[str, Any]:
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.axisbelow": True,
-        "axes.prop_cycle": matplotlib.cycler(color=list(SERIES)),
         "grid.color": "#dddddd",
         "grid.linewidth": 0.6,
         "xtick.color": GREY,
@@ -103,12 +103,12 @@ def styled(draw: "Callable[P, Figure]") -> "Callable[P, Figure]":
     return drawn
 
 
-def figure(height: float, *, width: float = WIDTH, layout: str | None = "constrained") -> "Figure":
+def figure(height: float, *, width: float = WIDTH, constrained: bool = True) -> "Figure":
     """An empty figure of some inches, on a canvas of its own."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+    made = Figure(figsize=(width, height), dpi=DPI, layout="constrained" if constrained else None)
     FigureCanvasAgg(made)
     return made
 

@@ -9,11 +9,11 @@ JOINERS = "\u200c\u200d"  # letters of Persian and Hindi are shaped by them; the
 
 
 def visible(text: str) -> str:
-    """Control characters, direction marks and broken code points as something that can be seen.
+    r"""Control characters, direction marks and broken code points as something that can be seen.
 
     Example:
-        >>> visible("a\\tb\\u202ec")
-        'a␉b\\\\u202ec'
+        >>> visible("a\tb\u202ec")
+        'a␉b\\u202ec'
     """
     if text.isascii() and text.isprintable():
         return text

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mapsto.models.mapper import Mapper
 from mapsto.ragged import Rows
 from mapsto.tasks.pictures.text import number
 from mapsto.vocabulary import UNKNOWN
 
-__all__ = ["ImageView", "SeriesView", "TokensView", "VectorView", "View", "views"]
+__all__ = ["ImageView", "SeriesView", "TokensView", "VectorView", "View", "inputs", "views"]
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,11 @@ class VectorView:
         return len(self.names)
 
 
+def inputs(model: Mapper) -> dict[str, Any]:
+    """The inputs of a model by name."""
+    return dict(zip(model.names, model.inputs, strict=True))
+
+
 View = TokensView | ImageView | SeriesView | VectorView
 
 
@@ -180,8 +186,8 @@ def _vector(part: Any, x: NDArray, ids: NDArray) -> VectorView:
         texts.append("missing" if gone else number(back[0]) if width == 1 else f"{width} numbers")
         missing.append(gone)
         unknown.append(False)
-    for column, first, id in zip(part.labels, part.starts, ids.tolist(), strict=True):
-        local = id - first
+    for column, first, own_id in zip(part.labels, part.starts, ids.tolist(), strict=True):
+        local = own_id - first
         names.append(column["name"])
         values.append(np.nan)
         texts.append(("missing", "not seen in training")[local] if local < 2 else column["classes"][local - 2])

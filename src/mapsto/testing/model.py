@@ -1,0 +1,333 @@
+"""The laws of whole models, trained or not."""
+
+import copy
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mapsto.collection import Collection, join
+from mapsto.models.mapper import Batch, Mapper
+from mapsto.nn.dropout import Random
+from mapsto.nn.position import NoPosition
+from mapsto.nn.transformer import Encoder
+from mapsto.outputs import Theta
+from mapsto.stream import Clock, stream
+from mapsto.testing.batch import apply, fill, padded, pick, stretch, widen
+from mapsto.testing.graph import check_compile, check_export
+from mapsto.testing.silence import at, silent
+from mapsto.testing.subject import FILLINGS
+from mapsto.testing.verdict import Report, Verdict, tolerance
+from mapsto.vocabulary import Vocabulary, restore
+
+__all__ = ["check_model"]
+
+TYPES = (torch.float64, torch.float32)
+MODES = ("train", "eval")
+LENGTHS = (7, 1, 64, 300, 1000)
+SIDES = (8, 4, 20)
+PLACES = 1 << 22
+"""Items times items of the widest batch that is tried."""
+
+
+def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMDRG") -> list[Verdict]:
+    """Hold a model to the laws, on rows of its own data. The model and the batch stay as they are.
+
+    Values are compared without dropout, in float64 and float32, training and not. What the batch does not show cannot
+    be tried: give it rows of several lengths, and its target.
+
+    Args:
+        model: any Mapper.
+        batch: some gathered rows.
+        laws: the letters of those to try.
+    """
+    trial = _Trial(model, batch)
+    report = Report(type(model).__name__)
+    trials: dict[str, list[Callable[[_Trial, Report], None]]] = {
+        "P": [_contents, _amount],
+        "B": [_company],
+        "S": [_symmetry],
+        "M": [_empty],
+        "D": [_determinism, _noise],
+        "R": [_packed, _round_trip],
+        "G": [_graphs],
+    }
+    for law in laws:
+        for one in trials[law]:
+            one(trial, report)
+    return report.verdicts()
+
+
+@dataclass
+class _Trial:
+    model: Mapper
+    batch: Batch
+    quiet: dict[torch.dtype, Mapper] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quiet = {dtype: silent(self.model).to(dtype).requires_grad_() for dtype in TYPES}
+
+    def of(self, dtype: torch.dtype, mode: str = "eval") -> Mapper:
+        return self.quiet[dtype].train(mode == "train")
+
+    @property
+    def size(self) -> int:
+        return len(next(iter(next(iter(self.batch.values())).values())))
+
+    def answer(self, dtype: torch.dtype, mode: str, batch: Batch) -> tuple[Theta, list[Tensor]]:
+        """Real θ (zeros at padding), the losses of the rows, and in train mode the gradients of their sum."""
+        model = self.of(dtype, mode)
+        with torch.set_grad_enabled(mode == "train"):
+            theta = model(batch)
+            real = {n: self.real(t, batch) for n, t in theta.items()}
+            losses = []
+            if "target" in batch:
+                loss = model.output.loss(theta, batch["target"])
+                losses = [loss.per_example(), loss.count, model.output.log_likelihood(theta, batch["target"])]
+            if mode == "eval":
+                return real, losses
+            total = losses[0].sum() if losses else torch.stack([t.square().sum() for t in real.values()]).sum()
+            gradients = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)
+            return real, [*losses, *gradients]
+
+    def real(self, theta: Tensor, batch: Batch) -> Tensor:
+        """Answers of items that do not exist mean nothing."""
+        valid = batch["target"].get("valid") if "target" in batch else None
+        if valid is None or theta.shape[:2] != valid.shape:
+            return theta
+        return theta.masked_fill(~valid[..., None], 0)
+
+
+def _each() -> list[tuple[str, torch.dtype, str]]:
+    return [(f"{mode}, {str(dtype)[6:]}", dtype, mode) for dtype in TYPES for mode in MODES]
+
+
+def _contents(trial: _Trial, report: Report) -> None:
+    statement = "what stands at padding changes no answer, loss or gradient, exactly"
+    if not any(padded(part) for part in trial.batch.values()):
+        return
+    for name, dtype, mode in _each():
+        with report.case("P", statement, name) as case:
+            wanted = trial.answer(dtype, mode, trial.batch)
+            case.finite(wanted, "results")
+            for value in FILLINGS:
+                found = trial.answer(dtype, mode, apply(fill, trial.batch, value))
+                case.exactly(found, wanted, f"with {value:g} at padding, results")
+
+
+def _amount(trial: _Trial, report: Report) -> None:
+    statement = "the amount of padding changes no answer, loss or gradient"
+    if not any("valid" in part or "size" in part for part in trial.batch.values()):
+        return
+    pictures = any("size" in part for part in trial.batch.values())
+    for name, dtype, mode in _each():
+        with report.case("P", statement, name) as case:
+            wanted, rest = trial.answer(dtype, mode, trial.batch)
+            for amount in (1, 10) if pictures else (1, 10, 500):
+                found, more = trial.answer(dtype, mode, apply(widen, trial.batch, amount))
+                cut = {n: t[:, : wanted[n].shape[1]] for n, t in found.items()}
+                case.agree((cut, more), (wanted, rest), tolerance(dtype, model=True), f"with {amount} more, results")
+
+
+def _company(trial: _Trial, report: Report) -> None:
+    for name, dtype, mode in _each():
+        with report.case("B", "a row alone gets the answer and loss it gets in any batch and order", name) as case:
+            size = trial.size
+            theta, more = trial.answer(dtype, mode, trial.batch)
+            losses = more[:3] if "target" in trial.batch else []
+            for rows in (*([b] for b in range(min(size, 4))), list(range(size))[::-1], [size - 1] * 3):
+                index = torch.tensor(rows)
+                found, other = trial.answer(dtype, mode, apply(pick, trial.batch, index))
+                wanted = {n: t[index][:, : found[n].shape[1]] for n, t in theta.items()}
+                same = (found, other[: len(losses)]), (wanted, [t[index] for t in losses])
+                case.agree(*same, tolerance(dtype, model=True), f"rows {rows}")
+
+
+def _moved(model: Mapper, batch: Batch, change: Callable[[Collection], Collection]) -> Theta:
+    """θ with a change made to the items before the encoder."""
+    parts = [one(batch[name]) for name, one in zip(model.names, model.inputs, strict=True)]
+    items = change(join(parts, [] if model.marks is None else list(model.marks)))
+    memory = model.encoder(model.reader.enter(items))
+    queries = model.output.queries(memory, batch.get("target"))
+    theta: Theta = model.output(model.reader(queries, memory, causal=model.output.causal))
+    return theta
+
+
+def _symmetry(trial: _Trial, report: Report) -> None:
+    if trial.model.output.causal:
+        return
+    told = not isinstance(getattr(trial.model.encoder, "position", NoPosition()), NoPosition)
+    for dtype in TYPES:
+        model, batch = trial.of(dtype), trial.batch
+        with torch.no_grad(), report.case("S", "permuting items, with their places, permutes their answers", str(dtype)[6:]) as case:
+            wanted, seen = _moved(model, batch, lambda c: c), []
+
+            def shuffle(c: Collection) -> tuple[Collection, Tensor]:
+                noise = torch.rand(c.valid.shape, generator=stream(1, "law"))
+                order = (noise + 2.0 * ~c.valid).argsort(1)
+                index = order[..., None].expand_as(c.items)
+                seen.append((c, order))  # noqa: B023
+                return c.replace(items=c.items.gather(1, index)), order
+
+            def both(c: Collection) -> Collection:
+                moved, order = shuffle(c)  # noqa: B023
+                if c.places is None:
+                    return moved
+                return moved.replace(places=c.places.gather(1, order[..., None].expand_as(c.places)))
+
+            found = _moved(model, batch, both)
+            c, order = seen[0]
+            for name, theta in wanted.items():
+                one = theta.shape[:2] != c.valid.shape or theta.shape[1] == 1
+                moved = theta if one else theta.gather(1, order[..., None].expand_as(theta))
+                hole = torch.zeros_like(moved) if one else (~c.valid[..., None]).expand_as(moved)
+                pair = (t.masked_fill(hole.bool(), 0) for t in (found[name], moved))
+                case.agree(*pair, tolerance(dtype, model=True), f"{name}, answers")
+        if not told or c.places is None or int(c.lengths.max()) < 2:
+            continue
+        with torch.no_grad(), report.case("S", "permuting items without their places changes the answers", str(dtype)[6:]) as case:
+            alone = _moved(model, batch, lambda c: shuffle(c)[0])  # noqa: B023
+            for name, theta in wanted.items():
+                case.differ(alone[name], theta if theta.shape[:2] != c.valid.shape else theta.gather(1, order[..., None].expand_as(theta)))
+
+
+def _empty(trial: _Trial, report: Report) -> None:
+    batch, ragged = trial.batch, any("valid" in trial.batch[n] for n in trial.model.names)
+    for name, dtype, mode in _each():
+        with report.case("M", "no rows give no answers", name) as case:
+            theta, rest = trial.answer(dtype, mode, apply(pick, batch, torch.arange(0)))
+            case.that(all(len(t) == 0 for t in theta.values()), "no rows get answers")
+            case.finite(rest, "losses and gradients of no rows")
+        if not ragged:
+            continue
+        with report.case("M", "an empty row gets a finite answer and does not change the others, exactly", name) as case:
+            hollow = apply(_hollow, batch)
+            theta, rest = trial.answer(dtype, mode, hollow)
+            case.finite((theta, rest), "answers, losses and gradients")
+            wanted, _ = trial.answer(dtype, mode, batch)
+            case.exactly({n: t[1:] for n, t in theta.items()}, {n: t[1:] for n, t in wanted.items()}, "other rows")
+            none = apply(pick, hollow, torch.zeros(2, dtype=torch.int64))
+            case.finite(trial.answer(dtype, mode, none), "answers of a batch without items")
+            case.finite(trial.answer(dtype, mode, apply(stretch, batch, 1)), "answers of single items")
+
+
+def _hollow(part: Any) -> dict[str, Tensor]:
+    """The same part with nothing in its first row."""
+    if "valid" not in part:
+        return dict(part)
+    valid = part["valid"].clone()
+    valid[0] = False
+    return {**part, "valid": valid}
+
+
+def _determinism(trial: _Trial, report: Report) -> None:
+    statement = "twice gives the same bits, nothing is written to, the global generator is untouched"
+    before = torch.random.get_rng_state()
+    loud = copy.deepcopy(trial.model)
+    for mode in MODES:
+        with report.case("D", statement, mode) as case:
+            model = at(loud, Clock(1, 2)).train(mode == "train")
+            given = [_bytes(t) for part in trial.batch.values() for t in part.values()]
+            kept, held = [t.clone() for t in given], {n: t.clone() for n, t in model.state_dict().items()}
+            first = model(trial.batch)
+            case.exactly(given, kept, "the batch before and after")
+            case.exactly(dict(model.state_dict()), held, "weights and buffers before and after")
+            again = model if mode == "eval" else at(loud, Clock(1, 2)).train()
+            case.exactly(again(trial.batch), first, "the second answer")
+    with report.case("D", "every parameter gets a gradient in training", "train") as case:
+        model = at(loud, Clock(1, 2)).train().requires_grad_()
+        theta = model(trial.batch)
+        if "target" in trial.batch:
+            model.output.loss(theta, trial.batch["target"]).per_example().sum().backward()
+        else:
+            torch.stack([t.sum() for t in theta.values()]).sum().backward()
+        idle = [n for n, p in model.named_parameters() if p.grad is None]
+        case.that(not idle, f"no gradient reaches {', '.join(idle)}")
+        case.exactly(torch.random.get_rng_state(), before, "the global generator")
+
+
+def _noise(trial: _Trial, report: Report) -> None:
+    with report.case("D", "nothing is random in eval, and in training noise depends on seed and step") as case:
+        quiet = trial.of(torch.float32, "eval")
+        case.exactly(at(trial.model, Clock(1)).eval()(trial.batch), quiet(trial.batch), "eval with and without noise")
+        if any(isinstance(m, Random) and round(m.rate * 256) for m in trial.model.modules()):
+            first, other, later = (at(trial.model, c).train()(trial.batch) for c in (Clock(1), Clock(2), Clock(1, 1)))
+            for name in first:
+                case.differ(first[name], other[name])
+                case.differ(first[name], later[name])
+
+
+def _bytes(t: Tensor) -> Tensor:
+    return t.contiguous().view(torch.uint8)
+
+
+def _packed(trial: _Trial, report: Report) -> None:
+    if not isinstance(trial.model.encoder, Encoder):
+        return
+    for dtype in TYPES:
+        with report.case("R", "packed and padded items are encoded alike", str(dtype)[6:]) as case, torch.no_grad():
+            model = trial.of(dtype)
+            items = model.collect(trial.batch)
+            found, wanted = model.encoder(items.pack()).unpack(), model.encoder(items)
+            longest = found.valid.shape[1]
+            wanted = Collection.build(wanted.items, wanted.valid)
+            case.exactly(found.valid, wanted.valid[:, :longest], "which items exist")
+            case.agree(found.items, wanted.items[:, :longest], tolerance(dtype, model=True), "items")
+
+
+def _round_trip(trial: _Trial, report: Report) -> None:
+    with report.case("R", "settings and state_dict make the same model again") as case, torch.no_grad():
+        model = trial.of(torch.float32)
+        again = copy.deepcopy(model)
+        with torch.random.fork_rng(devices=[]):
+            for i, part in enumerate(model.inputs):
+                settings = {n: _plain(v) for n, v in part.settings().items()}
+                again.inputs[i] = silent(type(part)(model.output.dim, **settings))
+            again.output = type(model.output)(model.output.dim, **json.loads(json.dumps(model.output.settings())))
+        for p in again.parameters():
+            p.fill_(0.5)
+        again.load_state_dict(model.state_dict())
+        case.exactly(again.eval()(trial.batch), model(trial.batch), "answers")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Vocabulary):
+        return restore(value.kind, value.dump())
+    return json.loads(json.dumps(value))
+
+
+class _Whole(nn.Module):
+    def __init__(self, model: Mapper):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Any) -> Any:
+        """θ."""
+        return self.model(batch)
+
+
+def _graphs(trial: _Trial, report: Report) -> None:
+    batch = {n: dict(trial.batch[n]) for n in trial.model.names}
+    pictures = any("size" in part for part in batch.values())
+    limit = getattr(getattr(trial.model.encoder, "position", None), "length", max(LENGTHS))
+    lengths = SIDES if pictures else [n for n in LENGTHS if n <= limit]
+    ragged = any("valid" in part or "size" in part for part in batch.values())
+    inputs = [(batch,), *((apply(stretch, batch, n),) for n in lengths if ragged), (apply(pick, batch, torch.arange(2)),)]
+    tol = tolerance(torch.float32, model=True)
+    whole = _Whole(trial.of(torch.float32))
+    with torch.no_grad():
+        check_compile(report, "eval", whole, inputs, tol)
+    check_compile(report, "train", whole.train(), inputs[:3], tol)
+    auto = torch.export.Dim.AUTO
+    shapes = {
+        n: {m: {d: auto for d in range(t.dim()) if d == 0 or _varies(inputs, n, m, d)} for m, t in part.items()}
+        for n, part in batch.items()
+    }
+    check_export(report, "eval", whole.eval(), inputs[:2] + inputs[-1:], (shapes,), tol)
+
+
+def _varies(inputs: list[Any], part: str, name: str, dim: int) -> bool:
+    return len({arguments[0][part][name].shape[dim] for arguments in inputs}) > 1
