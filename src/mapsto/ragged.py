@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,16 @@ class Ragged:
     def lengths(self) -> NDArray[np.int64]:
         """(rows,) the number of items of each row."""
         return np.diff(self.offsets)
+
+    @cached_property
+    def table(self) -> NDArray | None:
+        """(rows, n, ...) the same values, where all rows are of one length n; else None."""
+        lengths = self.lengths
+        if not len(lengths) or (lengths != lengths[0]).any():
+            return None
+        values = np.asarray(self.values)  # a memory map's own class makes each later call slower
+        values = values[self.offsets[0] : self.offsets[-1]]
+        return values.reshape(len(lengths), int(lengths[0]), *values.shape[1:])
 
     def take(self, rows: NDArray[np.int64]) -> "Rows":
         """A view of some rows, gathered when it is read."""
@@ -100,6 +111,8 @@ class Rows:
 
     def dense(self) -> NDArray:
         """The rows as (B, n, ...), all of one length n (a fixed-size column)."""
+        if len(self.rows) and (table := self.column.table) is not None:
+            return table.take(self.rows, axis=0)
         lengths = self.lengths
         length = int(lengths[0]) if len(lengths) else 0
         assert (lengths == length).all(), "rows of a fixed-size column differ in length"

@@ -195,3 +195,14 @@ def test_a_wrong_split_column_is_named(values, text):
     with pytest.raises(DataError) as caught:
         by_column(values, keys=keys_of(range(len(values))))
     assert text in str(caught.value)
+
+
+def test_groups_tied_together_by_copies_are_for_training():
+    keys = np.arange(1000, dtype=np.uint64)
+    groups = np.repeat(np.arange(20), 50)
+    keys[::50] = 7  # the first row of every group is the same, but for the last four groups
+    keys[800::50] = [1001, 1002, 1003, 1004]
+    for seed in range(5):
+        found = split(keys, groups=groups, shares=(0.8, 0.1, 0.1), seed=seed)
+        assert found.counts["train"] >= 800
+        assert min(found.counts["val"], found.counts["test"]) == 50 or found.counts["train"] == 800

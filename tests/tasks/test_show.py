@@ -487,7 +487,7 @@ def test_data_that_changed_since_training_are_not_shown_as_the_models(notes, tmp
     finally:
         path.write_bytes(before)
     assert [Path(p).name for p in written["plots"]] == ["curves.png"]
-    assert "has changed since this run was trained" in written["left_out"][0]
+    assert "has changed since" in written["left_out"][0]
 
 
 def test_show_without_a_run_says_so(tmp_path):

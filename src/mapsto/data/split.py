@@ -142,7 +142,9 @@ def cut(units: Units, share: NDArray, labels: Sequence[Any] | NDArray | None) ->
     debt = np.zeros(3)  # what earlier labels took too little, so that roundings cancel
     for members in classes(units, labels):
         sizes = units.rows[members]
-        order = np.argsort(units.place[members])
+        # A unit that would overfill val or test (many groups tied together by copies) comes last: it is for train.
+        large = sizes > 1.5 * max(share[1], share[2]) * sizes.sum()
+        order = np.lexsort((units.place[members], large))
         free = len(members)
         start = 0
         for part in (2, 1):

@@ -164,7 +164,8 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> Te
         # A query that is not finite would give every key a NaN gradient (0 · NaN), even if nobody asks for its answer.
         bad = ~(q.detach().abs().amax(-1, keepdim=True) < HUGE)
         q = q.masked_fill(bad, 0)
-    if visible.valid is visible.segment is visible.allowed is visible.bias is visible.fade is None:
+    masks = (visible.valid, visible.segment, visible.allowed, visible.bias, visible.fade)
+    if all(mask is None for mask in masks):
         out = F.scaled_dot_product_attention(q, k, v, is_causal=visible.causal, scale=beta)
     else:
         blocks = list(_blocks(q, k, visible))

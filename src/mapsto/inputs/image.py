@@ -52,7 +52,7 @@ def read_image(source: Path | bytes | NDArray, *, side: int = 0) -> NDArray:
                 image = ImageOps.exif_transpose(opened)
                 image.load()
     except FileNotFoundError:
-        raise DataError(f"there is no file {source}") from None
+        raise DataError(f"there is no file {_where(source)}") from None
     except UnidentifiedImageError:
         raise DataError(f"{_where(source)} is no picture ({', '.join(FORMATS)} are read)") from None
     except DataError:
@@ -99,7 +99,7 @@ def _array(pixels: NDArray, side: int) -> NDArray:
 
 
 def _where(source: Path | bytes) -> str:
-    return f"a value of {len(source)} bytes" if isinstance(source, bytes) else str(source)
+    return str(source) if isinstance(source, Path) else f"a value of {len(source)} bytes"
 
 
 class ImageInput(Input):

@@ -12,6 +12,7 @@ from mapsto.likelihoods import Likelihood, wide
 __all__ = ["GaussianLikelihood"]
 
 FLOOR = math.log(1e-4)
+FASTER = 10.0
 
 
 class GaussianLikelihood(Likelihood):
@@ -19,7 +20,8 @@ class GaussianLikelihood(Likelihood):
 
     Args:
         dims: D.
-        sigma: ``shared``: one learned σ_d for all data, starting at 1 (θ is μ); ``datum``: a σ_d of its own for every
+        sigma: ``shared``: one learned σ_d for all data, starting at 1 (θ is μ; log σ_d is ten times a parameter, so that
+            an optimiser with steps of one size for all moves it in time); ``datum``: a σ_d of its own for every
             event (θ is μ and the raw log σ).
 
     σ never falls below 1e-4: log σ = f + ½ (u + √(u² + ¼)) with f = log 1e-4 and u = raw − f, whose gradient never is
@@ -42,7 +44,7 @@ class GaussianLikelihood(Likelihood):
     def split(self, theta: Float[Tensor, "... width"]) -> tuple[Float[Tensor, "... D"], Float[Tensor, "... D"]]:
         """μ and log σ."""
         theta = wide(theta)
-        raw = theta[..., self.dims :] if self.log_sigma is None else self.log_sigma.expand_as(theta)
+        raw = theta[..., self.dims :] if self.log_sigma is None else (FASTER * self.log_sigma).expand_as(theta)
         above = raw - FLOOR
         return theta[..., : self.dims], FLOOR + 0.5 * (above + torch.sqrt(above * above + 0.25))
 

@@ -66,9 +66,14 @@ class Mapper(nn.Module):
         if self.marks is not None:
             self.marks.copy_(0.5 * torch.randn(self.marks.shape, generator=stream))
 
+    @property
+    def sources(self) -> dict[str, Input]:
+        """The inputs by name."""
+        return dict(zip(self.names, self.inputs, strict=True))  # type: ignore[arg-type]
+
     def collect(self, batch: Batch) -> Collection:
         """What the encoder sees."""
-        parts = [one(batch[name]) for name, one in zip(self.names, self.inputs, strict=True)]
+        parts = [one(batch[name]) for name, one in self.sources.items()]
         items = join(parts, [] if self.marks is None else list(self.marks))
         return self.reader.enter(self.masking(items))
 

@@ -52,19 +52,28 @@ class NoPosition(Position):
 
 
 class Sinusoidal(Position):
-    """Waves of the place are added to the items: x̄ = x + PE(place), see :func:`~mapsto.functional.position.sinusoidal`.
+    """Waves of the place are added to the items: x̄ = x + a·PE(place), a learned, starting at ``amplitude``.
+
+    See :func:`~mapsto.functional.position.sinusoidal`. What D leaves over after an equal width for every coordinate gets
+    no wave.
 
     Args:
-        dim: D, a multiple of twice the number of coordinates.
+        dim: D.
+        amplitude: a before training. Embeddings start small too, and waves of amplitude 1 would drown them.
     """
 
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, amplitude: float = 0.1):
         super().__init__()
         self.dim = dim
+        self.amplitude = nn.Parameter(torch.tensor(amplitude))
 
     def add(self, items: Float[Tensor, "... N D"], places: Float[Tensor, "... N P"] | None) -> Float[Tensor, "... N D"]:
         """The items plus the waves of their places."""
-        return items if places is None else items + sinusoidal(places, self.dim).to(items.dtype)
+        if places is None:
+            return items
+        left = self.dim % (2 * places.shape[-1])
+        waves = torch.nn.functional.pad(sinusoidal(places, self.dim - left), (0, left))
+        return items + (self.amplitude * waves).to(items.dtype)
 
 
 class Learned(Position):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from mapsto import kinds
 from mapsto.collection import Collection
 from mapsto.nn.loss import Loss
+from mapsto.nn.target import Target
 from mapsto.ragged import Rows
 
 __all__ = ["Output", "Theta"]
@@ -40,6 +41,11 @@ class Output(nn.Module, ABC):
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """What :meth:`measure` gave."""
+
+    @property
+    @abstractmethod
+    def targets(self) -> dict[str, Target]:
+        """What is asked, by name."""
 
     @abstractmethod
     def parse(self, value: Any) -> dict[str, NDArray]:

@@ -99,10 +99,13 @@ class ItemsOutput(Output):
         return Loss(terms, weights, target["valid"].sum(1).to(log_p.dtype))
 
     def _real(self, theta: Theta, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """θ and values with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding."""
+        """θ and values with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding.
+
+        There may be more θ than places in the target: pictures of several sizes leave padding that no row fills.
+        """
         hole, values = ~target["valid"], target["values"]
         mask = hole.reshape(*hole.shape, *(1,) * (values.dim() - 2))
-        return theta[self.name].masked_fill(hole[..., None], 0), values.masked_fill(mask, 0), hole
+        return theta[self.name][:, : hole.shape[1]].masked_fill(hole[..., None], 0), values.masked_fill(mask, 0), hole
 
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """Arrays (B, N, ...); what stands at padding means nothing."""

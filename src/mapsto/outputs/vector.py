@@ -89,7 +89,8 @@ class VectorOutput(Output):
 
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """NLL of the event (a number's in standardised units), by target."""
-        terms, weights = {}, {}
+        terms: dict[str, Tensor] = {}
+        weights: dict[str, float] = {}
         for name, head in self.targets.items():
             terms[name] = -head.likelihood.log_prob(theta[name], target[name]).sum(1)
             if self.smoothing:

@@ -83,7 +83,7 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig)
         return value
 
     inputs = [
-        {key: plain(value, str(i)) for key, value in one.settings().items()} for i, one in enumerate(model.inputs)
+        {key: plain(value, str(i)) for key, value in one.settings().items()} for i, one in enumerate(model.sources.values())
     ]
     write_tensors(folder / "model.safetensors", dict(model.named_parameters()))
     content = {

@@ -38,7 +38,7 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         console.print(Text(text, style=style), soft_wrap=True)
 
     say(f"{table.name}    {amount(len(dataset.store))} rows, {len(table.columns)} columns")
-    columns = {}
+    columns: dict[str, dict[str, Any]] = {}
     roles = [(c, k, "from") for f in schema.inputs for c, k in f.columns] + [(c, k, "to") for c, k in schema.output.columns]
     for column, kind, role in roles:
         summary = dataset.summaries[column]
@@ -74,18 +74,19 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     places = sum(int(len(rows) * _lengths(train, rows).max()) for rows in order)
     real = float(train.lengths.sum() / max(1, places))
     low, middle, high = np.percentile(train.lengths, [0, 50, 100]).astype(int).tolist()
+    examples = _examples(train)
     seen = {
         "items": {"least": low, "median": middle, "most": high},
         "batches": len(order),
         "batch_tokens": config.train.batch_tokens,
         "real_share": round(real, 4),
-        "examples": _examples(train),
+        "examples": examples,
     }
     say(
         f"sees     {amount(low)} to {amount(high)} items a row, median {amount(middle)}; {len(order)} batches of at most "
         f"{amount(config.train.batch_tokens)} items, {real:.0%} of them real"
     )
-    for name, rows in seen["examples"].items():
+    for name, rows in examples.items():
         for names in rows:
             cut = names[:24]
             say(f"         {name}: {' | '.join(cut)}{' | ...' if len(names) > len(cut) else ''}")
@@ -118,7 +119,7 @@ def _lengths(train: StoreFeed, rows: Any) -> Any:
 
 def _examples(train: StoreFeed) -> dict[str, list[list[str]]]:
     rows = train.rows[:SHOWN]
-    parts = zip(train.model.names, train.model.inputs, strict=True)
+    parts = train.model.sources.items()
     return {name: part.names(train.take(name, rows)) for name, part in parts if part.kind in ("sequence", "vector")}
 
 

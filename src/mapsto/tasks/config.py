@@ -181,7 +181,7 @@ def keys() -> dict[str, str]:
         >>> keys()["train.clip"]
         'largest norm of the gradient; 0: no limit'
     """
-    found = {}
+    found: dict[str, str] = {}
     for name, field in Config.model_fields.items():
         part = field.annotation
         if isinstance(part, type) and issubclass(part, Section):

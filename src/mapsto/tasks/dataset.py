@@ -65,6 +65,15 @@ class Dataset:
     summaries: dict[str, Summary]
     errors: Errors
 
+    def fingerprint(self) -> str:
+        """A hash of every row and its side, to tell whether the data have changed."""
+        whole = hashlib.sha256(self.split.sides.tobytes())
+        for name, column in sorted(self.store.columns.items()):
+            whole.update(name.encode())
+            whole.update(np.ascontiguousarray(column.offsets).tobytes())
+            whole.update(np.ascontiguousarray(column.values).tobytes())
+        return whole.hexdigest()
+
 
 @dataclass
 class Survey:
@@ -91,13 +100,16 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
     return found
 
 
-def prepare(config: Config, source: Any = None, *, schema: Schema | None = None) -> Dataset:
+def prepare(
+    config: Config, source: Any = None, *, schema: Schema | None = None, measured: Measured | None = None
+) -> Dataset:
     """Read, split, measure and store.
 
     Args:
         config: what the user said; ``data.source`` names the file unless ``source`` is given.
         source: rows in memory, or a table.
         schema: what is mapped to what, if it is known already.
+        measured: what the training rows told, if it is known already.
     """
     parts = tables(config, source)
     table = parts[0][0]
@@ -109,7 +121,7 @@ def prepare(config: Config, source: Any = None, *, schema: Schema | None = None)
     errors.settle()
     division = _divide(config, survey, [part for _, part in parts])
     train = set(division.rows("train").tolist())
-    measured = measure(schema, partial(_training, parts, schema, train), config)
+    measured = measured or measure(schema, partial(_training, parts, schema, train), config)
     model_parts = Parts.build(schema, measured, dim=8)
     settings = {"schema": schema.to_json(), "measured": fingerprint(measured), "skip": config.data.skip_bad}
     folder = cache_folder("+".join(t.fingerprint() for t, _ in parts), settings)
@@ -163,11 +175,12 @@ def _survey(parts: list[tuple[Table, str]], schema: Schema, config: Config, erro
 def _divide(config: Config, survey: Survey, parts: list[str]) -> Split:
     data = config.data
     keys = np.array(survey.keys, np.uint64)
-    labels = survey.labels if survey.labels and isinstance(survey.labels[0], str) else None
     groups = survey.groups if data.group else None
+    # A group holds rows of many labels: its shares are met in rows, not label by label.
+    labels = survey.labels if groups is None and survey.labels and isinstance(survey.labels[0], str) else None
     if data.split or any(parts):
-        sides = survey.sides if data.split else [parts[table] for table, _ in survey.places]
-        return by_column(sides, keys=keys, labels=labels, groups=groups, seed=config.seed)
+        named = survey.sides if data.split else [parts[table] for table, _ in survey.places]
+        return by_column(named, keys=keys, labels=labels, groups=groups, seed=config.seed)
     if data.folds:
         if not 0 <= data.fold < data.folds:
             raise ConfigError(f"data.fold={data.fold}: folds are numbered 0 to {data.folds - 1}")
@@ -259,7 +272,7 @@ class Parts:
 
     def parse(self, row: Row) -> dict[str, NDArray]:
         """One row's arrays, by prefixed name."""
-        arrays = {}
+        arrays: dict[str, NDArray] = {}
         for i, (one, value) in enumerate(zip(self.inputs, row.inputs, strict=True)):
             arrays |= {f"{i}.{name}": array for name, array in one.parse(value).items()}
         if row.target is not None:
@@ -334,7 +347,7 @@ class StoreFeed:
         self.store, self.rows, self.model = store, rows, model
         self.tokens, self.batch_rows, self.seed, self.device = tokens, batch_rows, seed, torch.device(device)
         parts: list[tuple[str, str, Any]] = [
-            (n, f"{i}.", m) for i, (n, m) in enumerate(zip(model.names, model.inputs, strict=True))
+            (n, f"{i}.", m) for i, (n, m) in enumerate(model.sources.items())
         ]
         self.parts = [*parts, ("target", "t.", model.output)] if targets else parts
         self.columns = {

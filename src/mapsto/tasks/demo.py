@@ -55,13 +55,19 @@ def peptides() -> list[dict[str, str]]:
 
 
 def languages() -> list[dict[str, str]]:
-    """The Universal Declaration of Human Rights in 26 languages, in pieces of 30 characters, with their article."""
-    rows = []
+    """The Universal Declaration of Human Rights in 26 languages, in pieces of 30 characters, with their article.
+
+    Many articles begin alike ("Everyone has the right to"): a piece that has been seen is left out, or copies would tie
+    almost all articles to one side of a split.
+    """
+    rows, seen = [], set()
     for language, articles in json.loads(_file("udhr.json.gz")).items():
         for number, article in enumerate(articles, 1):
             for start in range(0, len(article) - PIECE + 1, PIECE):
                 piece = article[start : start + PIECE]
-                rows.append({"text": piece, "language": language, "article": str(number)})
+                if piece not in seen:
+                    seen.add(piece)
+                    rows.append({"text": piece, "language": language, "article": str(number)})
     return rows
 
 

@@ -35,7 +35,8 @@ def train_folds(
         run, result = train(one, source, name=f"{name}-fold-{fold}", console=console, tuned=tuned)
         runs.append(run)
         results.append(result)
-    metrics, intervals = {}, {}
+    metrics: dict[str, float | None] = {}
+    intervals: dict[str, list[float]] = {}
     for key in results[0]["metrics"]:
         values = [r["metrics"][key] for r in results if r["metrics"][key] is not None]
         if not values:

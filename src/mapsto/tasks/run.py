@@ -17,7 +17,7 @@ from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
 from mapsto.tasks.build import load_model, parameters
 from mapsto.tasks.config import Config, read_config
-from mapsto.tasks.dataset import Dataset, StoreFeed, convert, prepare
+from mapsto.tasks.dataset import Dataset, Measured, StoreFeed, convert, prepare
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer, baselines, score
 from mapsto.tasks.watch import amount
@@ -50,7 +50,16 @@ class Run:
         if self._dataset is None:
             if not self.config.data.source:
                 raise ConfigError(f"{self.folder} was trained on rows in memory.   Say which data to use")
-            self._dataset = prepare(self.config, schema=self.schema)
+            parts = Measured([part.settings() for part in self.model.sources.values()], self.model.output.settings())
+            dataset = prepare(self.config, schema=self.schema, measured=parts)
+            known = json.loads((self.folder / "environment.json").read_text(encoding="utf-8")).get("data")
+            if dataset.fingerprint() != known:
+                source = self.config.data.source
+                raise DataError(
+                    f"{source} has changed since {self.folder} was trained on it, so its test rows may be training rows.   "
+                    f"Give new data of its own: mapsto evaluate {self.folder} FILE"
+                )
+            self._dataset = dataset
         return self._dataset
 
     def feed(self, part: str) -> StoreFeed:
@@ -241,7 +250,7 @@ def describe_map(
         _column(dataset, c) for f in [*dataset.schema.inputs, dataset.schema.output] for c, _ in f.columns[:6]
     )
     m = config.model
-    sources = " + ".join(_input(part) for part in model.inputs)
+    sources = " + ".join(_input(part) for part in model.sources.values())
     heads = ", ".join(_target(n, t) for n, t in model.output.targets.items())
     what = model.output.kind if model.output.kind == "items" else ""
     counts = dataset.split.counts

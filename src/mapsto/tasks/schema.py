@@ -195,7 +195,7 @@ def convert(cell: Any, kind: str, column: str) -> Any:
             case "number":
                 return [float(x) for x in numbers(cell)] if isinstance(cell, list | np.ndarray) else number(cell)
             case "series":
-                return numbers(cell)
+                return numbers(cell) if isinstance(cell, str) else _samples(cell)
             case "sequence":
                 return cell if isinstance(cell, str) else [label(s) for s in _list(cell)]
             case "items-label":
@@ -205,6 +205,28 @@ def convert(cell: Any, kind: str, column: str) -> Any:
     except DataError as error:
         raise DataError(f'"{column}": {error}') from None
     raise ConfigError(f'column "{column}": kind "{kind}" is not one of {", ".join(SOURCES)}')
+
+
+def _samples(cell: Any) -> NDArray:
+    """Numbers with holes: None, or NaN from a binary file, is a sample that was not taken."""
+    try:
+        return numbers(cell)
+    except DataError:
+        if isinstance(cell, np.ndarray) and cell.dtype.kind == "f":
+            held: Any = cell.astype(object)
+            held[np.isnan(cell)] = None
+            cell = held.tolist()
+        if not _has_hole(cell):
+            raise
+        wide = max(len(x) for x in cell if isinstance(x, list)) if any(isinstance(x, list) for x in cell) else 0
+        rows = [[None] * wide if wide and x is None else x for x in cell]
+        return np.array(
+            [[np.nan if v is None else number(v) for v in row] for row in (r if wide else [r] for r in rows)], np.float32
+        )
+
+
+def _has_hole(cell: Any) -> bool:
+    return isinstance(cell, list) and any(x is None or _has_hole(x) for x in cell)
 
 
 def _list(cell: Any) -> Sequence[Any]:

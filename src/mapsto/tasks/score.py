@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
 from mapsto.tasks.dataset import StoreFeed
@@ -142,10 +143,12 @@ def score(
 
 @torch.inference_mode()
 def validation(model: Mapper, feed: StoreFeed) -> dict[str, float]:
-    """The loss without smoothing, per target, and the first metric: what training watches."""
+    """The loss without smoothing, per target (a number's in standardised units), and the first metric."""
     found = answer(model, feed)
     head_name, head = next(iter(model.output.targets.items()))
     total = sum(float(nll.sum()) for nll in found.nll.values())
+    units = [np.log(h.scale).sum() for h in model.output.targets.values() if isinstance(h, NumberTarget)]
+    total -= len(found.row) * float(sum(units))
     first = "accuracy" if not isinstance(head, NumberTarget) else "mae"
     value = metric(head, found, head_name)()[first]
     return {"loss": total / max(1, len(found.row)), first: float("nan") if value is None else value}
@@ -155,10 +158,7 @@ def baselines(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) 
     """Simple models fitted to the same training rows, scored on the same test rows."""
     if model.output.kind == "items":
         return _per_item(model, train, test)
-    features = [_features(model, feed) for feed in (train, val, test)]
-    if isinstance(features[0], sparse.csr_array | sparse.csr_matrix):
-        weight = idf(features[0])
-        features = [tfidf(x, weight) for x in features]
+    features = _features(model, (train, val, test))
     result: dict[str, Values] = {}
     many = len(model.output.targets) > 1
     for name, head in model.output.targets.items():
@@ -187,13 +187,24 @@ def _models(head: Target) -> Sequence[tuple[str, Any]]:
     return ("mean", Mean()), ("ridge", Ridge())
 
 
-def _features(model: Mapper, feed: StoreFeed) -> Any:
-    parts = [part.plain(feed.take(name, feed.rows)) for name, part in zip(model.names, model.inputs, strict=True)]
-    if len(parts) == 1:
-        return parts[0]
-    if any(sparse.issparse(p) for p in parts):
-        return sparse.hstack([sparse.csr_array(p) for p in parts], format="csr")
-    return np.concatenate(parts, 1)
+def _features(model: Mapper, feeds: Sequence[StoreFeed]) -> list[Any]:
+    """The plain features of the rows of each feed; counts are weighed, and numbers beside counts scaled, as in the first."""
+    columns: list[list[Any]] = []
+    for name, part in model.sources.items():
+        found = [part.plain(feed.take(name, feed.rows)) for feed in feeds]
+        if sparse.issparse(found[0]):
+            weight = idf(found[0])
+            found = [tfidf(x, weight) for x in found]
+        elif len(model.names) > 1:
+            center, scale = found[0].mean(0), found[0].std(0)
+            found = [(x - center) / np.where(scale > 0, scale, 1) for x in found]
+        columns.append(found)
+    if len(columns) == 1:
+        return columns[0]
+    rows = zip(*columns, strict=True)
+    if any(sparse.issparse(found[0]) for found in columns):
+        return [sparse.csr_array(sparse.hstack([sparse.csr_array(x) for x in row], format="csr")) for row in rows]
+    return [np.concatenate(row, 1) for row in rows]
 
 
 def _true(head: Target, feed: StoreFeed, name: str) -> NDArray:
@@ -218,8 +229,8 @@ def _per_item(model: Mapper, train: StoreFeed, test: StoreFeed) -> dict[str, Val
     classes = len(head.classes)
     common = MostCommon(classes).fit(seen, seen)
     result = {"most common": classification(common.predict(asked), asked)}
-    name, part = model.names[0], model.inputs[0]
-    if part.kind == "sequence":
+    name, part = next(iter(model.sources.items()))
+    if isinstance(part, SequenceInput):
         ids, _ = train.take(name, train.rows)["ids"].flat()
         new, _ = test.take(name, test.rows)["ids"].flat()
         size = part.vocabulary.size

@@ -1,6 +1,5 @@
 """The verb ``train``: from rows to a finished run folder."""
 
-import hashlib
 import json
 import math
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 
@@ -100,7 +98,7 @@ def train(
     else:
         (folder / "config.yaml").write_text(write_config(config), encoding="utf-8")
         write_json(
-            folder / "environment.json", {**environment(tuned), "device": str(where), "data": _fingerprint(dataset)}
+            folder / "environment.json", {**environment(tuned), "device": str(where), "data": dataset.fingerprint()}
         )
         for line in describe_map(dataset, config, model, plan.steps, feeds["train"], where, bfloat16, folder):
             watcher.say(line)
@@ -123,7 +121,7 @@ def train(
     for line in result_lines(result, model):
         watcher.say(line)
     size = sum(f.stat().st_size for f in (folder / "model").iterdir())
-    watcher.say(f"saved {folder / 'model'} ({size / 1e6:.1f} MB) in {clock(result['seconds'])}")
+    watcher.say(f"saved {folder / 'model'} ({size / 1e6:.1f} MB) in {clock(time.perf_counter() - began)}")
     return run, result
 
 
@@ -253,16 +251,6 @@ def _metric(model: Mapper) -> str:
     return "mae" if isinstance(first, NumberTarget) else "accuracy"
 
 
-def _fingerprint(dataset: Dataset) -> str:
-    """Which rows are on which side, and what they hold: resuming on other data is refused."""
-    whole = hashlib.sha256(dataset.split.sides.tobytes())
-    for name, column in sorted(dataset.store.columns.items()):
-        whole.update(name.encode())
-        whole.update(np.ascontiguousarray(column.offsets).tobytes())
-        whole.update(np.ascontiguousarray(column.values[:: max(1, len(column.values) // 100_000)]).tobytes())
-    return whole.hexdigest()
-
-
 def _start_from(model: Mapper, path: Path) -> None:
     other, _, _ = load_model(path / "model")
     own, theirs = dict(model.named_parameters()), dict(other.named_parameters())
@@ -278,7 +266,7 @@ def _start_from(model: Mapper, path: Path) -> None:
 
 def _resume(trainer: Trainer, checkpoints: Checkpoints, folder: Path, dataset: Dataset) -> None:
     known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    if known.get("data") != _fingerprint(dataset):
+    if known.get("data") != dataset.fingerprint():
         raise ConfigError(
             f"{folder}: the data have changed since this run began.   Start a new run, or restore the data"
         )

@@ -63,10 +63,10 @@ def pick(part: Columns, rows: Tensor) -> dict[str, Tensor]:
         return picked
     if "valid" in part:
         longest = int(picked["valid"].sum(1).max())
-        return {n: t[:, :longest] if n in holes(part) or n == "valid" else t for n, t in picked.items()}
+        return {n: t[:, :longest].contiguous() if n in holes(part) or n == "valid" else t for n, t in picked.items()}
     if "size" in part:
         height, width = (int(x) for x in picked["size"].amax(0))
-        return {n: t[:, :height, :width] if n in holes(part) else t for n, t in picked.items()}
+        return {n: t[:, :height, :width].contiguous() if n in holes(part) else t for n, t in picked.items()}
     return picked
 
 

@@ -29,8 +29,6 @@ TYPES = (torch.float64, torch.float32)
 MODES = ("train", "eval")
 LENGTHS = (7, 1, 64, 300, 1000)
 SIDES = (8, 4, 20)
-PLACES = 1 << 22
-"""Items times items of the widest batch that is tried."""
 
 
 def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMDRG") -> list[Verdict]:
@@ -77,6 +75,11 @@ class _Trial:
     def size(self) -> int:
         return len(next(iter(next(iter(self.batch.values())).values())))
 
+    @property
+    def losses(self) -> int:
+        """How many losses :meth:`answer` gives before the gradients."""
+        return 3 if "target" in self.batch else 0
+
     def answer(self, dtype: torch.dtype, mode: str, batch: Batch) -> tuple[Theta, list[Tensor]]:
         """Real θ (zeros at padding), the losses of the rows, and in train mode the gradients of their sum."""
         model = self.of(dtype, mode)
@@ -96,9 +99,9 @@ class _Trial:
     def real(self, theta: Tensor, batch: Batch) -> Tensor:
         """Answers of items that do not exist mean nothing."""
         valid = batch["target"].get("valid") if "target" in batch else None
-        if valid is None or theta.shape[:2] != valid.shape:
+        if valid is None:
             return theta
-        return theta.masked_fill(~valid[..., None], 0)
+        return theta[:, : valid.shape[1]].masked_fill(~valid[..., None], 0)
 
 
 def _each() -> list[tuple[str, torch.dtype, str]]:
@@ -129,7 +132,9 @@ def _amount(trial: _Trial, report: Report) -> None:
             for amount in (1, 10) if pictures else (1, 10, 500):
                 found, more = trial.answer(dtype, mode, apply(widen, trial.batch, amount))
                 cut = {n: t[:, : wanted[n].shape[1]] for n, t in found.items()}
-                case.agree((cut, more), (wanted, rest), tolerance(dtype, model=True), f"with {amount} more, results")
+                tol, count = tolerance(dtype, model=True), trial.losses
+                case.agree((cut, more[:count]), (wanted, rest[:count]), tol, f"with {amount} more, results")
+                case.near(more[count:], rest[count:], tol, f"with {amount} more, gradients")
 
 
 def _company(trial: _Trial, report: Report) -> None:
@@ -137,7 +142,7 @@ def _company(trial: _Trial, report: Report) -> None:
         with report.case("B", "a row alone gets the answer and loss it gets in any batch and order", name) as case:
             size = trial.size
             theta, more = trial.answer(dtype, mode, trial.batch)
-            losses = more[:3] if "target" in trial.batch else []
+            losses = more[: trial.losses]
             for rows in (*([b] for b in range(min(size, 4))), list(range(size))[::-1], [size - 1] * 3):
                 index = torch.tensor(rows)
                 found, other = trial.answer(dtype, mode, apply(pick, trial.batch, index))
@@ -148,7 +153,7 @@ def _company(trial: _Trial, report: Report) -> None:
 
 def _moved(model: Mapper, batch: Batch, change: Callable[[Collection], Collection]) -> Theta:
     """θ with a change made to the items before the encoder."""
-    parts = [one(batch[name]) for name, one in zip(model.names, model.inputs, strict=True)]
+    parts = [one(batch[name]) for name, one in model.sources.items()]
     items = change(join(parts, [] if model.marks is None else list(model.marks)))
     memory = model.encoder(model.reader.enter(items))
     queries = model.output.queries(memory, batch.get("target"))
@@ -320,7 +325,7 @@ def _graphs(trial: _Trial, report: Report) -> None:
     whole = _Whole(trial.of(torch.float32))
     with torch.no_grad():
         check_compile(report, "eval", whole, inputs, tol)
-    check_compile(report, "train", whole.train(), inputs[:3], tol)
+    check_compile(report, "train", whole.train(), inputs[:2], tol)
     auto = torch.export.Dim.AUTO
     shapes = {
         n: {m: {d: auto for d in range(t.dim()) if d == 0 or _varies(inputs, n, m, d)} for m, t in part.items()}

