@@ -3,16 +3,16 @@
     python benchmarks/batches.py
 
 Asked: at least 4.5 times the stock model in float32, and 7.5 times in bfloat16 (on a CPU with bfloat16 instructions:
-without them it is emulated, and the library chooses float32).
+without them it is emulated and the library chooses float32; ``--bfloat16`` measures it there too, which takes long).
 
-Model: 4 layers, 256 wide, 4 heads, feed-forward 1024, GELU, norm first, dropout 0.1, an embedding of 1,000 tokens; a step
-is forward and backward. Rows: lognormal lengths (median 55, mean about 75, at most 512). Stock:
+Model: 4 layers, 256 wide, 4 heads, feed-forward 1024, GELU, norm first, dropout 0.1, an embedding of 1,000 tokens; a
+step is forward and backward. Rows: lognormal lengths (median 55, mean about 75, at most 512). Stock:
 ``nn.TransformerEncoder`` with a padding mask on random batches of 32 rows, in a process as installed. Ours: ``Encoder``
 on token-budget batches of ``mapsto.data.order``, gathered from a ragged column, after ``tune_process``. The rows between
 them change one thing at a time, so that the table says where the factor comes from.
 
 Every candidate has a process of its own, and they take turns, a batch at a time, one thread each; others wait. A
-candidate's speed is all tokens over the sum of its batches' median times (and minima), over the rounds.
+candidate's speed is all tokens over the sum of its batches' median CPU times (and minima), over the rounds.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import torch
@@ -98,7 +98,7 @@ def ours(dropout: float, groups: int) -> tuple[nn.Module, Callable[[Tensor, Tens
 
 
 def worker(candidate: Candidate, rows: int) -> None:
-    """Answer every line of input, the number of a batch, with the seconds a step on it took."""
+    """Answer every line of input, the number of a batch, with the CPU seconds of a step on it."""
     torch.set_num_threads(1)
     setting = tune_process(candidate.keep) if candidate.tuned else {}
     column = data(rows)
@@ -108,13 +108,13 @@ def worker(candidate: Candidate, rows: int) -> None:
     model.train()
 
     def step(part: NDArray[np.int64]) -> float:
-        start = perf_counter()
+        start = process_time()
         values, valid = column.take(part).pad()
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=candidate.bfloat16):
             found = loss(torch.from_numpy(values), torch.from_numpy(valid))
         found.backward()
-        return perf_counter() - start
+        return process_time() - start
 
     places = sum(len(part) * int(column.lengths[part].max()) for part in parts)
     print(json.dumps({"batches": len(parts), "places": places, "setting": setting}), flush=True)
@@ -122,7 +122,12 @@ def worker(candidate: Candidate, rows: int) -> None:
         print(step(parts[int(line)]), flush=True)
 
 
-def candidates(tokens: int) -> dict[str, Candidate]:
+def native() -> bool:
+    """Whether this CPU has bfloat16 instructions."""
+    return any(name.endswith("bf16") and value is True for name, value in torch.cpu.get_capabilities().items())
+
+
+def candidates(tokens: int, bfloat16: bool) -> dict[str, Candidate]:
     padded, full = Candidate("stock"), Candidate(tokens=tokens, tuned=True)
     return {
         "stock, random batches": padded,
@@ -131,9 +136,10 @@ def candidates(tokens: int) -> dict[str, Candidate]:
         "ours, not tuned": replace(full, tuned=False),
         "ours, tuned, memory not kept": replace(full, keep=False),
         "ours": full,
+        "ours, twice the budget": replace(full, tokens=2 * tokens),
         "ours, packed in 2 groups": replace(full, groups=2),
         "ours, random batches packed in 8": replace(full, tokens=0, groups=8),
-        "ours, bfloat16": replace(full, bfloat16=True),
+        **({"ours, bfloat16": replace(full, bfloat16=True)} if bfloat16 else {}),
         "stock, random batches, dropout 0": replace(padded, dropout=0.0),
         "ours, dropout 0": replace(full, dropout=0.0),
     }
@@ -150,8 +156,9 @@ class Process:
         self.times: list[list[float]] = [[] for _ in range(self.about["batches"])]
 
     def step(self, number: int) -> float:
-        """The seconds of a step on one batch."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        """The CPU seconds of a step on one batch."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         print(number, file=self.process.stdin, flush=True)
         return float(self.process.stdout.readline())
 
@@ -193,14 +200,15 @@ def report(processes: dict[str, Process], total: int) -> None:
                 asked.get(name),
             ]
         )
-    table(lines, ["", "real places", "tokens/s: median", "best", "times stock: median", "best", "asked"])
+    table(lines, ["", "real places", "tokens/CPU s: median", "best", "times stock: median", "best", "asked"])
     steps = [
         ("padding saved", "stock, random batches", "stock, token budget"),
         ("attention and dropout", "stock, token budget", "ours, not tuned"),
         ("products by oneDNN", "ours, not tuned", "ours, tuned, memory not kept"),
         ("memory kept", "ours, tuned, memory not kept", "ours"),
     ]
-    found = [[n, f"{middle[b] / middle[a]:.2f}", f"{best[b] / best[a]:.2f}"] for n, a, b in steps if {a, b} <= set(middle)]
+    known = [step for step in steps if {step[1], step[2]} <= set(middle)]
+    found = [[name, f"{middle[b] / middle[a]:.2f}", f"{best[b] / best[a]:.2f}"] for name, a, b in known]
     print()
     table(found, ["where the factor comes from", "median", "best"])
 
@@ -210,13 +218,16 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=2400, help="places of a batch of ours")
+    parser.add_argument("--bfloat16", action="store_true", help="even if this CPU emulates it")
     parser.add_argument("--only", nargs="*", default=[], help="names of candidates; all by default")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
         worker(Candidate(**json.loads(args.worker)), args.rows)
         return
-    chosen = {n: c for n, c in candidates(args.tokens).items() if not args.only or n in args.only}
+    chosen = {
+        n: c for n, c in candidates(args.tokens, args.bfloat16 or native()).items() if not args.only or n in args.only
+    }
     processes = {name: Process(candidate, args.rows) for name, candidate in chosen.items()}
     try:
         measure(processes, args.rounds)
@@ -225,7 +236,9 @@ def main() -> None:
             process.close()
     total = int(data(args.rows).lengths.sum())
     capability = torch.backends.cpu.get_cpu_capability()
-    print(f"torch {torch.__version__}, {capability}, one thread, {args.rows} rows, {total} tokens, {args.rounds} rounds")
+    print(
+        f"torch {torch.__version__}, {capability}, one thread; {args.rows} rows, {total} tokens, {args.rounds} rounds"
+    )
     setting = next((p.about["setting"] for p in processes.values() if p.about["setting"]), {})
     print(f"tuned: {json.dumps(setting)}")
     report(processes, total)

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import recipe
 import torch
 from rich.console import Console
 from sklearn.ensemble import RandomForestClassifier
@@ -27,6 +26,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
+import recipe
 from mapsto.process import tune_process
 from mapsto.tasks.config import Config, override
 from mapsto.tasks.demo import DEMOS
@@ -36,7 +36,9 @@ from mapsto.tasks.train import train
 Row = dict[str, Any]
 
 
-def fit(settings: dict[str, Any], source: Any = None, *, inputs: list[str], targets: list[str], demo: str = "") -> tuple[Run, Row]:
+def fit(
+    settings: dict[str, Any], source: Any = None, *, inputs: list[str], targets: list[str], demo: str = ""
+) -> tuple[Run, Row]:
     """Train with two threads; gives the run and its result."""
     config = override(Config(), [f"{k}={json.dumps(v)}" for k, v in settings.items()])
     config.data.inputs, config.data.targets, config.threads = inputs, targets, 2
@@ -84,8 +86,16 @@ def peptides() -> list[Row]:
         ya, yb = ([r["label"] for r in x] for x in (a, b))
         forests.append(accuracy(RandomForestClassifier(500, random_state=0), composition(a), ya, composition(b), yb))
     shown = ", ".join(f"{x:.3f}" for x in found)
-    return [row("peptides, mean of three splits", np.mean(found), 0.905, max(seconds), 120,
-                f"seeds 0, 1, 2: {shown}; forest on composition and length {np.mean(forests):.3f}")]
+    return [
+        row(
+            "peptides, mean of three splits",
+            np.mean(found),
+            0.905,
+            max(seconds),
+            120,
+            f"seeds 0, 1, 2: {shown}; forest on composition and length {np.mean(forests):.3f}",
+        )
+    ]
 
 
 def languages() -> list[Row]:
@@ -93,10 +103,12 @@ def languages() -> list[Row]:
     rows = DEMOS["languages"].rows()
     run, result = demo("languages")
     a, b = parts(run, rows, "language")
-    model = make_pipeline(TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True),
-                          LogisticRegression(C=100, max_iter=300))
-    beside = accuracy(model, [r["text"] for r in a], [r["language"] for r in a], [r["text"] for r in b],
-                      [r["language"] for r in b])
+    model = make_pipeline(
+        TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True), LogisticRegression(C=100, max_iter=300)
+    )
+    beside = accuracy(
+        model, [r["text"] for r in a], [r["language"] for r in a], [r["text"] for r in b], [r["language"] for r in b]
+    )
     own = result["baselines"]["logistic"]["accuracy"]
     asked = max(0.95, beside, own)
     note = f"character 1- to 3-grams, logistic: scikit-learn {beside:.4f}, ours {own:.4f}"
@@ -109,7 +121,9 @@ def digits() -> list[Row]:
     data = DEMOS["digits"].rows()
     rows = [{"x": x.ravel() / 255, "y": y} for x, y in zip(data["image"], data["digit"], strict=True)]
     a, b = parts(run, rows, "digit")
-    beside = accuracy(SVC(gamma="scale", C=10), *([r[k] for r in x] for x, k in ((a, "x"), (a, "y"), (b, "x"), (b, "y"))))
+    beside = accuracy(
+        SVC(gamma="scale", C=10), *([r[k] for r in x] for x, k in ((a, "x"), (a, "y"), (b, "x"), (b, "y")))
+    )
     return [row("digits", result["metrics"]["accuracy"], 0.98, result["seconds"], 60, f"SVM {beside:.4f}")]
 
 
@@ -117,15 +131,32 @@ def clothes() -> list[Row]:
     """The small demo; no number is asked of it."""
     _, result = demo("clothes")
     logistic = result["baselines"]["logistic"]["accuracy"]
-    return [row("clothes (1,000 / 300)", result["metrics"]["accuracy"], None, result["seconds"], None, f"logistic {logistic:.4f}")]
+    return [
+        row(
+            "clothes (1,000 / 300)",
+            result["metrics"]["accuracy"],
+            None,
+            result["seconds"],
+            None,
+            f"logistic {logistic:.4f}",
+        )
+    ]
 
 
 def fashion() -> list[Row]:
     """The published split."""
     _, result = fit(FASHION, recipe.fashion_mnist(), inputs=["image"], targets=["label"])
     logistic = result["baselines"]["logistic"]["accuracy"]
-    return [row("Fashion-MNIST 60,000 / 10,000", result["metrics"]["accuracy"], 0.925, result["seconds"], 600,
-                f"logistic on pixels {logistic:.4f}")]
+    return [
+        row(
+            "Fashion-MNIST 60,000 / 10,000",
+            result["metrics"]["accuracy"],
+            0.925,
+            result["seconds"],
+            600,
+            f"logistic on pixels {logistic:.4f}",
+        )
+    ]
 
 
 def imdb() -> list[Row]:
@@ -133,32 +164,78 @@ def imdb() -> list[Row]:
     rows = recipe.imdb()
     run, result = fit(IMDB, rows, inputs=["text"], targets=["label"])
     a, b = parts(run, rows, "label")
-    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), min_df=3, sublinear_tf=True), LogisticRegression(C=10, max_iter=200))
+    model = make_pipeline(
+        TfidfVectorizer(ngram_range=(1, 2), min_df=3, sublinear_tf=True), LogisticRegression(C=10, max_iter=200)
+    )
     beside = accuracy(model, *([r[k] for r in x] for x, k in ((a, "text"), (a, "label"), (b, "text"), (b, "label"))))
-    return [row("IMDB 25,000", result["metrics"]["accuracy"], 0.89, result["seconds"], 600,
-                f"TF-IDF of words and pairs, logistic, whole texts {beside:.4f}")]
+    return [
+        row(
+            "IMDB 25,000",
+            result["metrics"]["accuracy"],
+            0.89,
+            result["seconds"],
+            600,
+            f"TF-IDF of words and pairs, logistic, whole texts {beside:.4f}",
+        )
+    ]
 
 
 def vowels() -> list[Row]:
     """The published split (270 / 370)."""
     _, result = fit(VOWELS, recipe.japanese_vowels(), inputs=["series"], targets=["speaker"])
     logistic = result["baselines"]["logistic"]["accuracy"]
-    return [row("JapaneseVowels 270 / 370", result["metrics"]["accuracy"], 0.96, result["seconds"], None,
-                f"logistic on resampled values {logistic:.4f}")]
+    return [
+        row(
+            "JapaneseVowels 270 / 370",
+            result["metrics"]["accuracy"],
+            0.96,
+            result["seconds"],
+            None,
+            f"logistic on resampled values {logistic:.4f}",
+        )
+    ]
 
 
 FASHION = {
-    "data.split": "split", "model.dim": 64, "model.depth": 3, "model.heads": 4, "train.lr": 2e-3, "train.batch_tokens": 6272,
-    "input.shift": 1, "input.flip": True, "model.dropout": 0.05, "train.smoothing": 0.05, "train.average": 0.999, "time": "560s",
+    "data.split": "split",
+    "model.dim": 64,
+    "model.depth": 3,
+    "model.heads": 4,
+    "train.lr": 2e-3,
+    "train.batch_tokens": 6272,
+    "input.shift": 1,
+    "input.flip": True,
+    "model.dropout": 0.05,
+    "train.smoothing": 0.05,
+    "train.average": 0.999,
+    "time": "560s",
 }
 IMDB = {
-    "data.shares": [0.76, 0.04, 0.2], "input.vocabulary": "words", "input.vocabulary_size": 20000, "input.limit": 320,
-    "input.keep": "ends", "model.dim": 64, "model.depth": 2, "model.heads": 4, "model.dropout": 0.3, "model.masking": 0.2,
-    "train.lr": 1e-3, "train.epochs": 8, "train.batch_tokens": 8192, "train.average": 0.998,
+    "data.shares": [0.76, 0.04, 0.2],
+    "input.vocabulary": "words",
+    "input.vocabulary_size": 20000,
+    "input.limit": 320,
+    "input.keep": "ends",
+    "model.dim": 64,
+    "model.depth": 2,
+    "model.heads": 4,
+    "model.dropout": 0.3,
+    "model.masking": 0.2,
+    "train.lr": 1e-3,
+    "train.epochs": 8,
+    "train.batch_tokens": 8192,
+    "train.average": 0.998,
 }
 VOWELS = {
-    "data.split": "split", "model.dim": 64, "model.depth": 2, "model.heads": 4, "train.epochs": 80, "train.lr": 2e-3,
-    "train.batch_tokens": 512, "model.dropout": 0.2, "model.pool": "mean",
+    "data.split": "split",
+    "model.dim": 64,
+    "model.depth": 2,
+    "model.heads": 4,
+    "train.epochs": 80,
+    "train.lr": 2e-3,
+    "train.batch_tokens": 512,
+    "model.dropout": 0.2,
+    "model.pool": "mean",
 }
 
 
@@ -172,7 +249,8 @@ def line(r: Row) -> str:
     asked = "-" if r["asked"] is None else f"{r['asked']:.4f}"
     limit = "" if r["limit"] is None else f" of {r['limit']:.0f}"
     met = "" if r["asked"] is None else ("reached" if r["reached"] >= r["asked"] else "NOT reached")
-    return f"{r['what']:<34} {r['reached']:.4f}   asked {asked:<7} {met:<12} {r['seconds']:.0f} s{limit}   beside: {r['beside']}"
+    spent = f"{r['seconds']:.0f} s{limit}"
+    return f"{r['what']:<34} {r['reached']:.4f}   asked {asked:<7} {met:<12} {spent}   beside: {r['beside']}"
 
 
 CLAIMS: dict[str, Callable[[], list[Row]]] = {

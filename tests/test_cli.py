@@ -87,8 +87,16 @@ def test_train_json_is_one_object_with_the_promised_keys(trained):
     assert low <= result["metrics"]["accuracy"] <= high
     assert set(result["baselines"]) == {"most common", "logistic"}
     run = folder / result["run"]
-    for name in ("config.yaml", "environment.json", "metrics.jsonl", "log.txt", "result.json", "model/model.safetensors",
-                 "model/config.json", "model/README.md"):
+    for name in (
+        "config.yaml",
+        "environment.json",
+        "metrics.jsonl",
+        "log.txt",
+        "result.json",
+        "model/model.safetensors",
+        "model/config.json",
+        "model/README.md",
+    ):
         assert (run / name).is_file(), name
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert records[-1]["step"] > records[0]["step"]
@@ -137,14 +145,19 @@ def test_a_second_run_of_a_name_leaves_the_first_alone(trained, monkeypatch):
 
 def test_the_same_seed_gives_the_same_bits(monkeypatch, tmp_path):
     data = write_reviews(tmp_path / "reviews.csv")
-    runs = [json.loads(mapsto("train", data, "--from", "text", "--to", "label", "--json", "--run", n, *QUICK)[0]) for n in "ab"]
+    runs = [
+        json.loads(mapsto("train", data, "--from", "text", "--to", "label", "--json", "--run", n, *QUICK)[0])
+        for n in "ab"
+    ]
     first, second = (Path(r["run"], "model/model.safetensors").read_bytes() for r in runs)
     assert first == second
 
 
 def test_a_mixed_table_maps_to_a_number(tmp_path):
     data = write_reviews(tmp_path / "reviews.csv")
-    out = mapsto("train", data, "--from", "text", "--from", "label", "--to", "age", "--json", "data.skip_bad=0.2", *QUICK)
+    out = mapsto(
+        "train", data, "--from", "text", "--from", "label", "--to", "age", "--json", "data.skip_bad=0.2", *QUICK
+    )
     result = json.loads(out[0])
     assert set(result["metrics"]) == {"mae", "rmse", "r2", "nll"}
     assert set(result["baselines"]) == {"mean", "ridge"}
@@ -174,7 +187,11 @@ def test_tags_of_tokens_come_back_one_a_token(tmp_path):
         lines.append(json.dumps({"words": words, "tags": ["noun" if w in ("cat", "dog") else "verb" for w in words]}))
     data = tmp_path / "tags.jsonl"
     data.write_text("\n".join(lines))
-    result = json.loads(mapsto("train", data, "--from", "words", "--to", "tags", "--json", *QUICK, "train.epochs=40", "train.lr=0.02")[0])
+    result = json.loads(
+        mapsto("train", data, "--from", "words", "--to", "tags", "--json", *QUICK, "train.epochs=40", "train.lr=0.02")[
+            0
+        ]
+    )
     assert result["metrics"]["accuracy"] > 0.9
     assert "most common of the token" in result["baselines"]
 
@@ -214,12 +231,36 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
     ("words", "code", "message"),
     [
         (["train", "nothing.csv", "--to", "label"], 3, "nothing.csv: no such file"),
-        (["train", "reviews.csv", "--from", "text", "--to", "labels"], 3, 'no column "labels".*Did you mean "--to label"'),
-        (["train", "reviews.csv", "--from", "text:sequnce", "--to", "label"], 2, 'kind "sequnce" is not one of.*Did you mean "sequence"'),
-        (["train", "reviews.csv", "--from", "text", "--to", "label", "train.epoch=3"], 2, 'Did you mean "train.epochs"'),
-        (["train", "reviews.csv", "--from", "text", "--to", "label", "--attention", "softmaxx"], 2, 'Did you mean "softmax"'),
-        (["train", "reviews.csv", "--from", "text", "--to", "label", "--device", "cuda:7"], 2, 'device "cuda:7" cannot be used'),
-        (["train", "reviews.csv", "--from", "text", "--to", "age"], 3, 'reviews.csv row 1: "age" is empty.*18 such rows of 120.*data.skip_bad=0.2'),
+        (
+            ["train", "reviews.csv", "--from", "text", "--to", "labels"],
+            3,
+            'no column "labels".*Did you mean "--to label"',
+        ),
+        (
+            ["train", "reviews.csv", "--from", "text:sequnce", "--to", "label"],
+            2,
+            'kind "sequnce" is not one of.*Did you mean "sequence"',
+        ),
+        (
+            ["train", "reviews.csv", "--from", "text", "--to", "label", "train.epoch=3"],
+            2,
+            'Did you mean "train.epochs"',
+        ),
+        (
+            ["train", "reviews.csv", "--from", "text", "--to", "label", "--attention", "softmaxx"],
+            2,
+            'Did you mean "softmax"',
+        ),
+        (
+            ["train", "reviews.csv", "--from", "text", "--to", "label", "--device", "cuda:7"],
+            2,
+            'device "cuda:7" cannot be used',
+        ),
+        (
+            ["train", "reviews.csv", "--from", "text", "--to", "age"],
+            3,
+            'reviews.csv row 1: "age" is empty.*18 such rows of 120.*data.skip_bad=0.2',
+        ),
         (["train", "--demo", "peptide"], 2, 'no demo "peptide".*Did you mean "peptides"'),
         (["train"], 2, "which data"),
         (["trian"], 2, "train"),

@@ -68,7 +68,9 @@ def test_a_vocabulary_comes_back_from_its_file(kind):
     assert again.dump() == v.dump()
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"kind": "words"}', b'{"kind": "words", "symbols": ["a", "a"]}', b"\xff"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b'{"kind": "words"}', b'{"kind": "words", "symbols": ["a", "a"]}', b"\xff"]
+)
 def test_a_damaged_vocabulary_is_refused(content):
     with pytest.raises(ModelFileError):
         restore("words", content)
@@ -89,8 +91,13 @@ def test_too_little_text_for_subwords_says_what_to_do():
 def test_ids_do_not_depend_on_the_hash_seed():
     code = "from mapsto.vocabulary import learn; print(learn('words', ['b a c d e f b'] * 3).dump().decode())"
     outs = {
-        subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
-                       capture_output=True, text=True, check=True).stdout
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
         for seed in ("1", "2")
     }
     assert len(outs) == 1

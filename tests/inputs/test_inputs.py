@@ -59,7 +59,7 @@ def test_vocabulary_is_chosen_by_the_texts():
     assert chosen(["MKVL", "GGHA", "PLW"]) == "Characters"
     assert chosen(["a slow film", "a lovely film"]) == "Words"
     assert chosen([["a", "b"], ["b"]]) == "Symbols"
-    assert chosen(["the cat sat on the mat number %d" % i for i in range(1200)]) == "Subwords"
+    assert chosen([f"the cat sat on the mat number {i}" for i in range(1200)]) == "Subwords"
 
 
 def test_lists_of_ids_are_symbols():
@@ -150,7 +150,9 @@ def test_patches_of_a_series_hold_its_samples_in_order():
 
 def png(pixels, mode=None, **save):
     file = io.BytesIO()
-    Image.fromarray(pixels, mode).save(file, "PNG", **save) if mode is None else Image.fromarray(pixels).save(file, "PNG")
+    Image.fromarray(pixels, mode).save(file, "PNG", **save) if mode is None else Image.fromarray(pixels).save(
+        file, "PNG"
+    )
     return file.getvalue()
 
 
@@ -179,7 +181,11 @@ def test_exif_turns_are_done():
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "no picture"), (b"GIF8 but not really", "no picture"), (png(np.zeros((9, 9), np.uint8))[:40], "cannot be decoded|no picture")],
+    [
+        (b"", "no picture"),
+        (b"GIF8 but not really", "no picture"),
+        (png(np.zeros((9, 9), np.uint8))[:40], "cannot be decoded|no picture"),
+    ],
 )
 def test_a_broken_picture_is_one_line(content, message):
     with pytest.raises(DataError, match=message):
@@ -248,6 +254,8 @@ def test_unknown_options_are_told_the_known():
 
 
 def test_subwords_are_restored_with_the_settings():
-    measured = SequenceInput.measure([["the cat sat on the mat number %d" % i for i in range(1200)]], vocabulary_size=300)
+    measured = SequenceInput.measure(
+        [[f"the cat sat on the mat number {i}" for i in range(1200)]], vocabulary_size=300
+    )
     assert isinstance(measured["vocabulary"], Subwords)
     assert SequenceInput(4, **measured).settings().keys() == measured.keys()

@@ -5,7 +5,7 @@ from mapsto.tasks.config import Config, build, keys, override, parse_yaml, read_
 
 
 def test_every_value_of_a_config_survives_its_file(tmp_path):
-    config = override(Config(), ["train.lr=3e-4", "data.inputs=[\"a:label\", \"b\"]", "time=10m", "data.missing=[\"NA\"]"])
+    config = override(Config(), ["train.lr=3e-4", 'data.inputs=["a:label", "b"]', "time=10m", 'data.missing=["NA"]'])
     path = tmp_path / "config.yaml"
     path.write_text(write_config(config), encoding="utf-8")
     assert read_config(path) == config
@@ -37,7 +37,17 @@ def test_a_wrong_setting_is_told_what_is_right(setting, message):
 
 def test_yaml_reads_numbers_and_words_as_version_1_2():
     found = parse_yaml("a: 3e-4\nb: no\nc: 0o17\nd: 1_000\ne: 12:30\nf: .5\ng: ~\nh: true\ni: 007", "x.yaml")
-    assert found == {"a": 3e-4, "b": "no", "c": "0o17", "d": "1_000", "e": "12:30", "f": 0.5, "g": None, "h": True, "i": 7}
+    assert found == {
+        "a": 3e-4,
+        "b": "no",
+        "c": "0o17",
+        "d": "1_000",
+        "e": "12:30",
+        "f": 0.5,
+        "g": None,
+        "h": True,
+        "i": 7,
+    }
 
 
 @pytest.mark.parametrize(

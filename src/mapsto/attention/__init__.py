@@ -103,7 +103,12 @@ class Attention(nn.Module, ABC):
 
     @abstractmethod
     def write(
-        self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T V"], state: Any, *, valid: Bool[Tensor, "B T"] | None = None
+        self,
+        k: Float[Tensor, "B H T K"],
+        v: Float[Tensor, "B H T V"],
+        state: Any,
+        *,
+        valid: Bool[Tensor, "B T"] | None = None,
     ) -> Any:
         """Write T places without asking anything: how a memory for :meth:`read` is filled. Consumes the state."""
 

@@ -163,7 +163,7 @@ class ImageInput(Input):
         flip: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others the stem."""
+        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others a stem."""
         count, first, second = 0, np.zeros(3), np.zeros(3)
         channels, wide, longest = 1, False, 0
         for chunk in chunks:

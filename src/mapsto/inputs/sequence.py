@@ -1,4 +1,4 @@
-"""Text, symbols, ids: a sequence of tokens at places 0, 1, 2, …"""
+"""Text, symbols, ids: a sequence of tokens at places 0, 1, 2 and so on."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
@@ -33,13 +33,15 @@ class SequenceInput(Input):
         limit: at most so many tokens a row; 0 is no limit.
         keep: which tokens of a longer row: its ``first``, its ``last``, or half from both ``ends``.
         stem: 0, or the width of a convolution over neighbouring tokens, added to their embeddings.
-        ngrams: 0 or 1, or the largest n: the embeddings of the n-grams (2 to n) that end at a token are added to its own,
-            from a table of 2¹⁵ hashed entries (Bojanowski et al., 2017, at every token).
+        ngrams: 0 or 1, or the largest n: the embeddings of the n-grams (2 to n) that end at a token are added to its
+            own, from a table of 2¹⁵ hashed entries (Bojanowski et al., 2017, at every token).
     """
 
     kind = "sequence"
 
-    def __init__(self, dim: int, *, vocabulary: Vocabulary, limit: int = 0, keep: str = "first", stem: int = 0, ngrams: int = 0):
+    def __init__(
+        self, dim: int, *, vocabulary: Vocabulary, limit: int = 0, keep: str = "first", stem: int = 0, ngrams: int = 0
+    ):
         super().__init__()
         if keep not in KEEP:
             raise ConfigError(f'input.keep: "{keep}" is not one of {", ".join(KEEP)}')
@@ -86,7 +88,13 @@ class SequenceInput(Input):
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but ``dim``."""
-        return {"vocabulary": self.vocabulary, "limit": self.limit, "keep": self.keep, "stem": self.stem, "ngrams": self.ngrams}
+        return {
+            "vocabulary": self.vocabulary,
+            "limit": self.limit,
+            "keep": self.keep,
+            "stem": self.stem,
+            "ngrams": self.ngrams,
+        }
 
     def parse(self, value: Any) -> dict[str, NDArray]:
         """``ids``, cut to the limit."""

@@ -21,8 +21,8 @@ class GaussianLikelihood(Likelihood):
     Args:
         dims: D.
         sigma: ``shared``: one learned σ_d for all data, starting at 1 (θ is μ; log σ_d is ten times a parameter, so that
-            an optimiser with steps of one size for all moves it in time); ``datum``: a σ_d of its own for every
-            event (θ is μ and the raw log σ).
+            an optimiser with steps of one size for all moves it in time); ``datum``: a σ_d of its own for every event
+            (θ is μ and the raw log σ).
 
     σ never falls below 1e-4: log σ = f + ½ (u + √(u² + ¼)) with f = log 1e-4 and u = raw − f, whose gradient never is
     zero, so that a σ that fell too far can rise again.

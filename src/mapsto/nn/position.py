@@ -54,8 +54,8 @@ class NoPosition(Position):
 class Sinusoidal(Position):
     """Waves of the place are added to the items: x̄ = x + a·PE(place), a learned, starting at ``amplitude``.
 
-    See :func:`~mapsto.functional.position.sinusoidal`. What D leaves over after an equal width for every coordinate gets
-    no wave.
+    See :func:`~mapsto.functional.position.sinusoidal`. What D leaves over after an equal width for every coordinate
+    gets no wave.
 
     Args:
         dim: D.

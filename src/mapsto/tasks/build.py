@@ -57,7 +57,8 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
     if name == "none":
         return NoPosition()
     if name == "sinusoidal":
-        return Sinusoidal(config.dim)
+        # Embeddings start small, linear layers and stems at about one; waves are to be no louder than the items.
+        return Sinusoidal(config.dim, amplitude=0.1 if any(f.kind == "sequence" for f in schema.inputs) else 1.0)
     if name == "rotary":
         return Rotary()
     limits = [m["limit"] for m in measured.inputs if "limit" in m]
@@ -83,7 +84,8 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig)
         return value
 
     inputs = [
-        {key: plain(value, str(i)) for key, value in one.settings().items()} for i, one in enumerate(model.sources.values())
+        {key: plain(value, str(i)) for key, value in one.settings().items()}
+        for i, one in enumerate(model.sources.values())
     ]
     write_tensors(folder / "model.safetensors", dict(model.named_parameters()))
     content = {

@@ -39,7 +39,9 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
 
     say(f"{table.name}    {amount(len(dataset.store))} rows, {len(table.columns)} columns")
     columns: dict[str, dict[str, Any]] = {}
-    roles = [(c, k, "from") for f in schema.inputs for c, k in f.columns] + [(c, k, "to") for c, k in schema.output.columns]
+    roles = [(c, k, "from") for f in schema.inputs for c, k in f.columns] + [
+        (c, k, "to") for c, k in schema.output.columns
+    ]
     for column, kind, role in roles:
         summary = dataset.summaries[column]
         guess = infer(summary, "source" if role == "from" else "target")
@@ -90,7 +92,9 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         for names in rows:
             cut = names[:24]
             say(f"         {name}: {' | '.join(cut)}{' | ...' if len(names) > len(cut) else ''}")
-    say(f"model    {amount(parameters(model))} parameters, {amount(plan.steps)} steps for {config.train.epochs:g} epochs")
+    say(
+        f"model    {amount(parameters(model))} parameters, {amount(plan.steps)} steps for {config.train.epochs:g} epochs"
+    )
     warnings = _warnings(dataset, table, schema)
     for warning in warnings:
         say(f"warning: {warning}", "yellow")
@@ -131,7 +135,9 @@ def _warnings(dataset: Any, table: Any, schema: Any) -> list[str]:
         found.append(f"{amount(dataset.split.crossing)} rows of val and test have the same source as a training row")
     if dataset.errors.count:
         rows = ", ".join(str(row) for _, row, _ in dataset.errors.found[:8])
-        found.append(f"{dataset.errors.count} rows cannot be read and are left out (rows {rows}): {dataset.errors.found[0][2]}")
+        found.append(
+            f"{dataset.errors.count} rows cannot be read and are left out (rows {rows}): {dataset.errors.found[0][2]}"
+        )
     if kind == "label":
         counts = dataset.summaries[column].counts
         if counts and max(counts.values()) > 0.9 * sum(counts.values()):
@@ -154,5 +160,7 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
     for v in verdicts:
         mark = Text("holds   ", "green") if v.passed else Text("BROKEN  ", "bold red")
         console.print(mark.append(Text(f"{v.law}  {v.statement}    worst {v.worst:.2g}  {v.note}", "")), soft_wrap=True)
-    laws = [{"law": v.law, "statement": v.statement, "passed": v.passed, "worst": v.worst, "note": v.note} for v in verdicts]
+    laws = [
+        {"law": v.law, "statement": v.statement, "passed": v.passed, "worst": v.worst, "note": v.note} for v in verdicts
+    ]
     return {"run": str(folder), "laws": laws}

@@ -346,9 +346,7 @@ class StoreFeed:
     ):
         self.store, self.rows, self.model = store, rows, model
         self.tokens, self.batch_rows, self.seed, self.device = tokens, batch_rows, seed, torch.device(device)
-        parts: list[tuple[str, str, Any]] = [
-            (n, f"{i}.", m) for i, (n, m) in enumerate(model.sources.items())
-        ]
+        parts: list[tuple[str, str, Any]] = [(n, f"{i}.", m) for i, (n, m) in enumerate(model.sources.items())]
         self.parts = [*parts, ("target", "t.", model.output)] if targets else parts
         self.columns = {
             name: {c[len(prefix) :]: column for c, column in store.columns.items() if c.startswith(prefix)}

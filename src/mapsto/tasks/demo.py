@@ -90,6 +90,13 @@ def clothes() -> dict[str, Any]:
     return {"image": images, "label": labels, "split": split}
 
 
+SHORT = {
+    "input.vocabulary": "characters",
+    "model.dropout": 0.3,
+    "train.smoothing": 0.1,
+    "train.batch_tokens": 2048,
+}
+
 DEMOS: dict[str, Demo] = {
     "peptides": Demo(
         "sequence -> label",
@@ -97,7 +104,7 @@ DEMOS: dict[str, Demo] = {
         peptides,
         ["sequence"],
         ["label"],
-        {"size": "s", "train.epochs": 30, "input.vocabulary": "characters"},
+        {**SHORT, "size": "s", "input.ngrams": 3, "model.pool": "attention", "train.epochs": 20},
     ),
     "languages": Demo(
         "text -> label",
@@ -105,7 +112,17 @@ DEMOS: dict[str, Demo] = {
         languages,
         ["text:sequence"],
         ["language"],
-        {"size": "s", "train.epochs": 10, "input.vocabulary": "characters", "data.group": "article"},
+        {
+            **SHORT,
+            "data.group": "article",
+            "input.ngrams": 4,
+            "model.dim": 128,
+            "model.depth": 1,
+            "model.heads": 4,
+            "model.dropout": 0.2,
+            "train.lr": 4e-3,
+            "train.epochs": 15,
+        },
     ),
     "digits": Demo(
         "image -> label",
@@ -113,7 +130,7 @@ DEMOS: dict[str, Demo] = {
         digits,
         ["image"],
         ["digit"],
-        {"size": "s", "train.epochs": 60},
+        {"size": "s", "input.shift": 1, "train.epochs": 40},
     ),
     "clothes": Demo(
         "image -> label",
@@ -121,7 +138,7 @@ DEMOS: dict[str, Demo] = {
         clothes,
         ["image"],
         ["label"],
-        {"size": "s", "train.epochs": 40, "input.flip": True, "data.split": "split"},
+        {"size": "s", "data.split": "split", "input.flip": True, "train.epochs": 20},
     ),
 }
 

@@ -221,7 +221,8 @@ def _samples(cell: Any) -> NDArray:
         wide = max(len(x) for x in cell if isinstance(x, list)) if any(isinstance(x, list) for x in cell) else 0
         rows = [[None] * wide if wide and x is None else x for x in cell]
         return np.array(
-            [[np.nan if v is None else number(v) for v in row] for row in (r if wide else [r] for r in rows)], np.float32
+            [[np.nan if v is None else number(v) for v in row] for row in (r if wide else [r] for r in rows)],
+            np.float32,
         )
 
 

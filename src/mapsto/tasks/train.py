@@ -133,7 +133,7 @@ def default_name(source: str) -> str:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a run folder that was not there: NAME, NAME-2, NAME-3, …"""
+    """Make a run folder that was not there: NAME, NAME-2, NAME-3 and so on."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for number in range(1, 10_000):
         found = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")

@@ -20,4 +20,13 @@ from mapsto.testing.model import check_model
 from mapsto.testing.output import check_output
 from mapsto.testing.verdict import LawError, Verdict, require
 
-__all__ = ["LawError", "Verdict", "check_attention", "check_input", "check_likelihood", "check_model", "check_output", "require"]
+__all__ = [
+    "LawError",
+    "Verdict",
+    "check_attention",
+    "check_input",
+    "check_likelihood",
+    "check_model",
+    "check_output",
+    "require",
+]

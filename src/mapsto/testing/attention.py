@@ -168,7 +168,9 @@ def _causality(subject: Subject, report: Report) -> None:
                         more["decay"] = seen["decay"].clone()
                         more["decay"][:, :, t:] *= size
                     found = subject.answer(dtype, mode, later, more, upstream)[0]
-                    case.exactly(found[:, :, :t], out[:, :, :t], f"after a change x{size} from place {t}, outputs before")
+                    case.exactly(
+                        found[:, :, :t], out[:, :, :t], f"after a change x{size} from place {t}, outputs before"
+                    )
 
 
 def _nothing(subject: Subject, report: Report) -> None:
@@ -203,7 +205,9 @@ def _empty(subject: Subject, report: Report) -> None:
     for batch, queries, keys in ((0, 4, 4), (2, 0, 4), (2, 4, 0), (2, 0, 0), (2, 1, 1)):
         name = f"B={batch}, L={queries}, M={keys}"
         for mode in MODES:
-            with report.case("M", "no rows, no queries, no keys or one item give finite answers", f"{name}, {mode}") as case:
+            with report.case(
+                "M", "no rows, no queries, no keys or one item give finite answers", f"{name}, {mode}"
+            ) as case:
                 ways: list[Seen] = [{}, {"valid": torch.ones(batch, keys, dtype=torch.bool)}]
                 if queries == keys:
                     ways.append({"causal": True})
@@ -236,7 +240,9 @@ def _meaning(subject: Subject, report: Report) -> None:
     """
     kind, x = subject.make(), subject.qkv(3, N)
     for name, seen in subject.cases(N, torch.float64).items():
-        with report.case("M", "valid, segment, allowed, causal, bias and decay mean what the contract says", name) as case:
+        with report.case(
+            "M", "valid, segment, allowed, causal, bias and decay mean what the contract says", name
+        ) as case:
             layer = subject.layer(torch.float64)
             factor = _visible(seen, subject.heads).double()
             if "bias" in seen:
@@ -274,7 +280,9 @@ def _numbers(subject: Subject, report: Report, longest: int) -> None:
                 case.finite(subject.answer(dtype, mode, x, seen), f"the results at scale {scale:g}")
     for seen in ({}, {"causal": True}):
         with report.case("K", statement, f"L = {longest}") as case:
-            case.finite(subject.answer(torch.float32, "train", subject.qkv(1, longest, dtype=torch.float32), seen), "results")
+            case.finite(
+                subject.answer(torch.float32, "train", subject.qkv(1, longest, dtype=torch.float32), seen), "results"
+            )
 
 
 def _determinism(subject: Subject, report: Report) -> None:
@@ -301,6 +309,8 @@ def _round_trip(subject: Subject, report: Report) -> None:
         layer, again = subject.fresh(), type(kind)(**settings).bind(subject.heads, subject.width, stream(8, "law bind"))
         again.load_state_dict(layer.state_dict())
         case.exactly(again(*x, causal=True), layer(*x, causal=True), "answers")
+        if not layer.state_dict():  # nothing is drawn, so nothing but settings can differ
+            case.exactly(layer(*x, causal=True), kind(*x, causal=True), "answers bound and unbound")
         case.that(again.settings() == kind.settings(), f"settings became {again.settings()}, were {kind.settings()}")
 
 

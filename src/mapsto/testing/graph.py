@@ -77,7 +77,9 @@ def check_export(
 
 def _learned(function: Any, arguments: tuple[Any, ...]) -> list[Tensor]:
     leaves = [t for t in _pytree.tree_leaves(arguments) if isinstance(t, Tensor)]
-    return [t for t in (*leaves, *(function.parameters() if isinstance(function, nn.Module) else ())) if t.requires_grad]
+    return [
+        t for t in (*leaves, *(function.parameters() if isinstance(function, nn.Module) else ())) if t.requires_grad
+    ]
 
 
 def _results(function: Callable[..., Any], arguments: tuple[Any, ...], learned: list[Tensor]) -> Any:

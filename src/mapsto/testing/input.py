@@ -121,7 +121,9 @@ def _contents(trial: _Trial, report: Report) -> None:
         with report.case("P", statement, name) as case:
             wanted = trial.answer(dtype, mode, batch)
             for value in FILLINGS:
-                case.exactly(trial.answer(dtype, mode, fill(batch, value)), wanted, f"with {value:g} at padding, results")
+                case.exactly(
+                    trial.answer(dtype, mode, fill(batch, value)), wanted, f"with {value:g} at padding, results"
+                )
 
 
 def _amount(trial: _Trial, report: Report) -> None:
@@ -176,11 +178,15 @@ def _empty(trial: _Trial, report: Report) -> None:
 def _determinism(trial: _Trial, report: Report) -> None:
     before = torch.random.get_rng_state()
     for name, dtype, mode in _each():
-        with report.case("D", "twice gives the same bits, nothing is written to, every parameter gets a gradient", name) as case:
+        with report.case(
+            "D", "twice gives the same bits, nothing is written to, every parameter gets a gradient", name
+        ) as case:
             batch = trial.batch()
             kept, wanted = {n: t.clone() for n, t in batch.items()}, trial.answer(dtype, mode, batch)
             # Bytes: a missing number is a NaN, which equals nothing.
-            case.exactly([_bytes(t) for t in batch.values()], [_bytes(t) for t in kept.values()], "the batch before and after")
+            case.exactly(
+                [_bytes(t) for t in batch.values()], [_bytes(t) for t in kept.values()], "the batch before and after"
+            )
             case.exactly(trial.answer(dtype, mode, batch), wanted, "the second answer")
             if mode == "train":
                 kind = trial.of(dtype, mode)
@@ -196,7 +202,9 @@ def _bytes(t: Tensor) -> Tensor:
 
 
 def _round_trip(trial: _Trial, report: Report) -> None:
-    with report.case("R", "settings, through JSON and vocabulary files, and state_dict make the same input again") as case:
+    with report.case(
+        "R", "settings, through JSON and vocabulary files, and state_dict make the same input again"
+    ) as case:
         kind, batch = trial.of(torch.float32), trial.batch()
         out = kind(batch)
         settings = {}
@@ -211,7 +219,10 @@ def _round_trip(trial: _Trial, report: Report) -> None:
         case.exactly(again(batch), out, "the collection")
         for value in trial.values:
             mine, theirs = again.parse(value), kind.parse(value)
-            case.that(all(np.array_equal(mine[n], theirs[n], equal_nan=mine[n].dtype.kind == "f") for n in theirs), "parses otherwise")
+            case.that(
+                all(np.array_equal(mine[n], theirs[n], equal_nan=mine[n].dtype.kind == "f") for n in theirs),
+                "parses otherwise",
+            )
 
 
 class _Whole(nn.Module):
@@ -233,7 +244,10 @@ def _graphs(trial: _Trial, report: Report) -> None:
     with torch.no_grad():
         check_compile(report, "eval", whole, inputs, 1e-5)
     auto = torch.export.Dim.AUTO
-    dims = {n: {0: auto, **{d: auto for d in range(1, t.dim()) if ragged and _varies(inputs, n, d)}} for n, t in batch.items()}
+    dims = {
+        n: {0: auto, **{d: auto for d in range(1, t.dim()) if ragged and _varies(inputs, n, d)}}
+        for n, t in batch.items()
+    }
     check_export(report, "eval", whole, inputs[:1] + inputs[-1:], (dims,), 1e-5)
 
 

@@ -160,7 +160,9 @@ def _extremes(trial: _Trial, report: Report) -> None:
                 x = value.expand(1, *trial.shape)
                 found = trial.of(dtype).log_prob(theta, x if trial.discrete else x.to(dtype))
                 (gradient,) = torch.autograd.grad(found.sum(), theta)
-                case.finite([found, gradient], f"log_prob and gradient at θ = {list(signed)}, x = {float(value):g}, {dtype}")
+                case.finite(
+                    [found, gradient], f"log_prob and gradient at θ = {list(signed)}, x = {float(value):g}, {dtype}"
+                )
                 case.finite(trial.of(dtype).mean(theta), f"the mean at θ = {list(signed)}")
 
 
@@ -196,7 +198,9 @@ def _moments(trial: _Trial, report: Report) -> None:
                 variance = trial.double.distribution(theta).variance
                 error = ((x - mean).pow(4).mean(0) - x.var(0) ** 2).clamp(min=0).sqrt() / math.sqrt(DRAWS)
                 off = ((x.var(0) - variance).abs() / (error + 1e-4)).max()
-                case.that(float(off) < SIGMAS, f"the variance of {DRAWS} draws is {float(off):.1f} standard errors away")
+                case.that(
+                    float(off) < SIGMAS, f"the variance of {DRAWS} draws is {float(off):.1f} standard errors away"
+                )
 
 
 def _places(trial: _Trial, report: Report) -> None:

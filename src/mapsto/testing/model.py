@@ -31,7 +31,7 @@ LENGTHS = (7, 1, 64, 300, 1000)
 SIDES = (8, 4, 20)
 
 
-def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMDRG") -> list[Verdict]:
+def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMKDRG") -> list[Verdict]:
     """Hold a model to the laws, on rows of its own data. The model and the batch stay as they are.
 
     Values are compared without dropout, in float64 and float32, training and not. What the batch does not show cannot
@@ -49,6 +49,7 @@ def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMDRG")
         "B": [_company],
         "S": [_symmetry],
         "M": [_empty],
+        "K": [_numbers],
         "D": [_determinism, _noise],
         "R": [_packed, _round_trip],
         "G": [_graphs],
@@ -151,52 +152,50 @@ def _company(trial: _Trial, report: Report) -> None:
                 case.agree(*same, tolerance(dtype, model=True), f"rows {rows}")
 
 
-def _moved(model: Mapper, batch: Batch, change: Callable[[Collection], Collection]) -> Theta:
-    """θ with a change made to the items before the encoder."""
+def _joined(model: Mapper, batch: Batch) -> Collection:
     parts = [one(batch[name]) for name, one in model.sources.items()]
-    items = change(join(parts, [] if model.marks is None else list(model.marks)))
-    memory = model.encoder(model.reader.enter(items))
+    return join(parts, [] if model.marks is None else list(model.marks))
+
+
+def _theta(model: Mapper, batch: Batch, change: Callable[[Collection], Collection]) -> Theta:
+    """θ with a change made to the items before the encoder."""
+    memory = model.encoder(model.reader.enter(change(_joined(model, batch))))
     queries = model.output.queries(memory, batch.get("target"))
     theta: Theta = model.output(model.reader(queries, memory, causal=model.output.causal))
     return theta
 
 
 def _symmetry(trial: _Trial, report: Report) -> None:
-    if trial.model.output.causal:
+    model, batch = trial.model, trial.batch
+    if model.output.causal:
         return
-    told = not isinstance(getattr(trial.model.encoder, "position", NoPosition()), NoPosition)
+    with torch.no_grad():
+        items = _joined(trial.of(torch.float32), batch)
+    order = (torch.rand(items.valid.shape, generator=stream(1, "law")) + 2.0 * ~items.valid).argsort(1)
+    told = not isinstance(getattr(model.encoder, "position", NoPosition()), NoPosition)
+
+    def shuffled(x: Tensor) -> Tensor:
+        """Items in their new order; what is no item of the collection (a pooled answer) as it is."""
+        if x.shape[:2] != order.shape:
+            return x
+        return x.gather(1, order[..., None].expand_as(x)).masked_fill(~items.valid[..., None], 0)
+
+    def both(c: Collection) -> Collection:
+        return c.replace(items=shuffled(c.items), places=None if c.places is None else shuffled(c.places))
+
     for dtype in TYPES:
-        model, batch = trial.of(dtype), trial.batch
-        with torch.no_grad(), report.case("S", "permuting items, with their places, permutes their answers", str(dtype)[6:]) as case:
-            wanted, seen = _moved(model, batch, lambda c: c), []
-
-            def shuffle(c: Collection) -> tuple[Collection, Tensor]:
-                noise = torch.rand(c.valid.shape, generator=stream(1, "law"))
-                order = (noise + 2.0 * ~c.valid).argsort(1)
-                index = order[..., None].expand_as(c.items)
-                seen.append((c, order))  # noqa: B023
-                return c.replace(items=c.items.gather(1, index)), order
-
-            def both(c: Collection) -> Collection:
-                moved, order = shuffle(c)  # noqa: B023
-                if c.places is None:
-                    return moved
-                return moved.replace(places=c.places.gather(1, order[..., None].expand_as(c.places)))
-
-            found = _moved(model, batch, both)
-            c, order = seen[0]
+        kind, tol = trial.of(dtype), tolerance(dtype, model=True)
+        with torch.no_grad(), report.case("S", "permuting items, with their places, permutes their answers") as case:
+            wanted, found = _theta(kind, batch, lambda c: c), _theta(kind, batch, both)
             for name, theta in wanted.items():
-                one = theta.shape[:2] != c.valid.shape or theta.shape[1] == 1
-                moved = theta if one else theta.gather(1, order[..., None].expand_as(theta))
-                hole = torch.zeros_like(moved) if one else (~c.valid[..., None]).expand_as(moved)
-                pair = (t.masked_fill(hole.bool(), 0) for t in (found[name], moved))
-                case.agree(*pair, tolerance(dtype, model=True), f"{name}, answers")
-        if not told or c.places is None or int(c.lengths.max()) < 2:
+                hole = ~items.valid[..., None] if theta.shape[:2] == order.shape else theta.new_zeros(1).bool()
+                case.agree(found[name].masked_fill(hole, 0), shuffled(theta), tol, f"{name}, {dtype}, answers")
+        if not told or items.places is None or int(items.lengths.max()) < 2:
             continue
-        with torch.no_grad(), report.case("S", "permuting items without their places changes the answers", str(dtype)[6:]) as case:
-            alone = _moved(model, batch, lambda c: shuffle(c)[0])  # noqa: B023
+        with torch.no_grad(), report.case("S", "permuting items without their places changes the answers") as case:
+            moved = _theta(kind, batch, lambda c: c.replace(items=shuffled(c.items)))
             for name, theta in wanted.items():
-                case.differ(alone[name], theta if theta.shape[:2] != c.valid.shape else theta.gather(1, order[..., None].expand_as(theta)))
+                case.differ(moved[name], shuffled(theta))
 
 
 def _empty(trial: _Trial, report: Report) -> None:
@@ -208,7 +207,9 @@ def _empty(trial: _Trial, report: Report) -> None:
             case.finite(rest, "losses and gradients of no rows")
         if not ragged:
             continue
-        with report.case("M", "an empty row gets a finite answer and does not change the others, exactly", name) as case:
+        with report.case(
+            "M", "an empty row gets a finite answer and does not change the others, exactly", name
+        ) as case:
             hollow = apply(_hollow, batch)
             theta, rest = trial.answer(dtype, mode, hollow)
             case.finite((theta, rest), "answers, losses and gradients")
@@ -226,6 +227,26 @@ def _hollow(part: Any) -> dict[str, Tensor]:
     valid = part["valid"].clone()
     valid[0] = False
     return {**part, "valid": valid}
+
+
+def _numbers(trial: _Trial, report: Report) -> None:
+    for name, dtype, mode in _each():
+        with report.case("K", "answers, losses and gradients are finite", name) as case:
+            case.finite(trial.answer(dtype, mode, trial.batch), "answers, losses and gradients")
+    with report.case(
+        "K", "a model in float64 rounds nothing to less: the gradient of 3 x loss is 3 x its gradient"
+    ) as case:
+        model = trial.of(torch.float64, "train")
+        theta = model(trial.batch)
+        case.that(
+            all(t.dtype == torch.float64 for t in theta.values()), f"answers are {[t.dtype for t in theta.values()]}"
+        )
+        total = torch.stack([t.square().mean() for t in theta.values()]).sum()
+        one, three = (
+            torch.autograd.grad(scale * total, list(model.parameters()), retain_graph=True, materialize_grads=True)
+            for scale in (1.0, 3.0)
+        )
+        case.near([g / 3 for g in three], one, 1e-12, "gradients")
 
 
 def _determinism(trial: _Trial, report: Report) -> None:
@@ -288,10 +309,10 @@ def _round_trip(trial: _Trial, report: Report) -> None:
         model = trial.of(torch.float32)
         again = copy.deepcopy(model)
         with torch.random.fork_rng(devices=[]):
-            for i, part in enumerate(model.inputs):
+            for i, part in enumerate(model.sources.values()):
                 settings = {n: _plain(v) for n, v in part.settings().items()}
                 again.inputs[i] = silent(type(part)(model.output.dim, **settings))
-            again.output = type(model.output)(model.output.dim, **json.loads(json.dumps(model.output.settings())))
+            again.output = type(model.output)(model.output.dim, **_plain(model.output.settings()))
         for p in again.parameters():
             p.fill_(0.5)
         again.load_state_dict(model.state_dict())
@@ -320,7 +341,11 @@ def _graphs(trial: _Trial, report: Report) -> None:
     limit = getattr(getattr(trial.model.encoder, "position", None), "length", max(LENGTHS))
     lengths = SIDES if pictures else [n for n in LENGTHS if n <= limit]
     ragged = any("valid" in part or "size" in part for part in batch.values())
-    inputs = [(batch,), *((apply(stretch, batch, n),) for n in lengths if ragged), (apply(pick, batch, torch.arange(2)),)]
+    inputs = [
+        (batch,),
+        *((apply(stretch, batch, n),) for n in lengths if ragged),
+        (apply(pick, batch, torch.arange(2)),),
+    ]
     tol = tolerance(torch.float32, model=True)
     whole = _Whole(trial.of(torch.float32))
     with torch.no_grad():

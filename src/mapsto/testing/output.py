@@ -105,7 +105,9 @@ def _contents(trial: _Trial, report: Report) -> None:
         return
     gone = ~target["valid"]
     for dtype in TYPES:
-        with report.case("P", "what stands at padding changes no loss and no gradient, exactly", str(dtype)[6:]) as case:
+        with report.case(
+            "P", "what stands at padding changes no loss and no gradient, exactly", str(dtype)[6:]
+        ) as case:
             kind = trial.of(dtype)
             clean = {n: t.detach() for n, t in trial.theta(kind, trial.memory(dtype), target).items()}
 
@@ -147,7 +149,9 @@ def _empty(trial: _Trial, report: Report) -> None:
 
 def _determinism(trial: _Trial, report: Report) -> None:
     for dtype in TYPES:
-        with report.case("D", "twice gives the same bits, nothing is written to, every parameter gets a gradient") as case:
+        with report.case(
+            "D", "twice gives the same bits, nothing is written to, every parameter gets a gradient"
+        ) as case:
             before = torch.random.get_rng_state()
             kind, target, memory = trial.of(dtype), trial.target(), trial.memory(dtype)
             theta = trial.theta(kind, memory, target)
@@ -158,7 +162,9 @@ def _determinism(trial: _Trial, report: Report) -> None:
             case.that(set(predicted) == set(theta), f"predicts {sorted(predicted)}, but is asked for {sorted(theta)}")
             lengths = {len(array) for arrays in predicted.values() for array in arrays.values()}
             case.that(lengths == {len(trial.values)}, "predicts another number of rows")
-            case.exactly([*target.values(), *theta.values(), memory.items], kept, "target, θ and memory before and after")
+            case.exactly(
+                [*target.values(), *theta.values(), memory.items], kept, "target, θ and memory before and after"
+            )
             case.exactly(_sums(kind, theta, target), first, "the second loss")
             kind.loss(theta, target).per_example().sum().backward()
             idle = [n for n, p in kind.named_parameters() if p.grad is None]
@@ -183,8 +189,8 @@ def _likelihood(trial: _Trial, report: Report) -> None:
     """By gradients, which forget the constants of units: what training does is to raise the likelihood."""
     with report.case("L", "an unsmoothed loss falls as the log-likelihood rises, at the same rate") as case:
         kind, target = trial.of(torch.float64), trial.target()
-        if getattr(kind, "smoothing", 0):
-            kind.smoothing = 0.0
+        if "smoothing" in vars(kind):
+            vars(kind)["smoothing"] = 0.0
         clean = trial.theta(kind, trial.memory(torch.float64), target)
         theta = {n: t.detach().requires_grad_() for n, t in clean.items()}
         loss = torch.autograd.grad(kind.loss(theta, target).per_example().sum(), list(theta.values()))

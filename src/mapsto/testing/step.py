@@ -86,7 +86,8 @@ def _ragged(subject: Subject, report: Report, dtype: torch.dtype, bias: Any, cut
             for b, n in enumerate(taken):
                 for mine, theirs in zip(piece, given, strict=True):
                     mine[b, :, :n] = theirs[b, :, done[b] : done[b] + n]
-            out, state = layer.step(*piece, state, valid=prefix(taken, size), bias=_cast(bias, dtype))
+            exists = prefix(taken, size)
+            out, state = layer.step(piece[0], piece[1], piece[2], state, valid=exists, bias=_cast(bias, dtype))
             for b, n in enumerate(taken):
                 answers[b].append(out[b, :, :n])
                 done[b] += n
@@ -128,4 +129,6 @@ def _memory(subject: Subject, report: Report, dtype: torch.dtype) -> None:
             case.agree(layer.read(q, state), wanted, tolerance(dtype))
             case.agree(layer.read(q, state), wanted, tolerance(dtype), "read a second time")
             order = [i % 5 for i in shuffled]
-            case.agree(layer.read(q[:, :, order], state), wanted[:, :, order], tolerance(dtype), "asked in another order")
+            case.agree(
+                layer.read(q[:, :, order], state), wanted[:, :, order], tolerance(dtype), "asked in another order"
+            )

@@ -85,6 +85,8 @@ class Subject:
             seen = {**seen, "decay": seen["decay"].detach().clone().requires_grad_()}
             x.append(seen["decay"])
         out = layer(*x[:3], **seen)
+        if not out.requires_grad:  # nothing to see, so nothing to learn
+            return [out, *(torch.zeros_like(t) for t in x)]
         upstream = draw(*out.shape, seed=9, dtype=dtype) if upstream is None else upstream
         return [out, *torch.autograd.grad(out, x, upstream, materialize_grads=True)]
 

@@ -1,0 +1,266 @@
+"""Broken twins: kinds with one deliberate fault, which the check must catch and name."""
+
+import pytest
+import torch
+
+from mapsto.attention.softmax import SoftmaxAttention, SoftmaxState
+from mapsto.functional.attention import attend
+from mapsto.testing import (
+    LawError,
+    check_attention,
+    require,
+)
+
+DIM = 8
+
+
+def broken(verdicts):
+    """The laws that are broken, in order, each once."""
+    return list(dict.fromkeys(v.law for v in verdicts if not v.passed))
+
+
+def notes(verdicts):
+    return "\n".join(v.note for v in verdicts if not v.passed)
+
+
+class Plain(SoftmaxAttention):
+    """Exact attention written out, where a twin changes one thing."""
+
+    honours = frozenset({"allowed", "bias"})
+
+    def forward(self, q, k, v, *, valid=None, segment=None, allowed=None, causal=False, bias=None, decay=None):
+        if segment is not None or decay is not None:
+            raise NotImplementedError
+        L, M = q.shape[2], k.shape[2]
+        if not M:
+            return q.new_zeros(*q.shape[:3], v.shape[3])
+        seen = torch.ones(q.shape[0], 1, L, M, dtype=torch.bool)
+        if valid is not None:
+            k, v = self.clean(k, valid), self.clean(v, valid)
+            seen = seen & valid[:, None, None]
+        if allowed is not None:
+            seen = seen & allowed
+        if causal:
+            seen = seen & torch.ones(L, M, dtype=torch.bool).tril()
+        bad = ~q.detach().abs().amax(-1, keepdim=True).lt(1e18)
+        logits = q.masked_fill(bad, 0) @ k.transpose(-1, -2) / q.shape[3] ** 0.5
+        if bias is not None:
+            logits = logits + bias(slice(0, L), slice(0, M))
+        return self.mix(logits, seen, v)
+
+    def clean(self, x, valid):
+        return x.masked_fill(~valid[:, None, :, None], 0)
+
+    def mix(self, logits, seen, v):
+        blind = ~seen.any(-1, keepdim=True)
+        return torch.softmax(logits.masked_fill(~(seen | blind), -torch.inf), -1).masked_fill(blind, 0) @ v
+
+
+class MasksLogitsOnly(Plain):
+    """NaN in a padded value leaks: 0 · NaN is NaN."""
+
+    def clean(self, x, valid):
+        return x
+
+
+class AddsTenThousand(Plain):
+    """-1e4 is not -∞: large logits see what is hidden, and a query with nothing to see gets a mean."""
+
+    def mix(self, logits, seen, v):
+        return torch.softmax(logits - 1e4 * ~seen, -1) @ v
+
+
+class BlindGetsMean(Plain):
+    def mix(self, logits, seen, v):
+        return torch.softmax(logits.masked_fill(~seen, -1e30), -1) @ v
+
+
+class BlindGetsNaN(Plain):
+    def mix(self, logits, seen, v):
+        return torch.softmax(logits.masked_fill(~seen, -torch.inf), -1) @ v
+
+
+class OverTheBatch(Plain):
+    """The normaliser sums over the rows of the batch."""
+
+    def mix(self, logits, seen, v):
+        weights = super().mix(logits, seen, torch.eye(v.shape[2], dtype=v.dtype).expand(*v.shape[:2], -1, -1))
+        return weights / weights.sum((0, 3), keepdim=True).clamp(min=1e-3) @ v
+
+
+class LooksAheadToStabilise(Plain):
+    """The stabiliser is the largest logit of all, seen or not: harmless until exp underflows, then zeros."""
+
+    def mix(self, logits, seen, v):
+        weights = torch.exp(logits - logits.detach().amax((-2, -1), keepdim=True)).masked_fill(~seen, 0)
+        return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+class LeaksTheFuture(Plain):
+    def mix(self, logits, seen, v):
+        return super().mix(logits, seen, v) + 1e-3 * v.mean(2, keepdim=True)
+
+
+class ForgetsBias(SoftmaxAttention):
+    def forward(self, q, k, v, *, bias=None, **seen):
+        return super().forward(q, k, v, **seen)
+
+
+class ForgetsDecay(SoftmaxAttention):
+    def forward(self, q, k, v, *, decay=None, **seen):
+        return super().forward(q, k, v, **seen) + (0 if decay is None else 0 * decay.sum())
+
+
+class DropsWhatItCannotHonour(SoftmaxAttention):
+    honours = frozenset({"allowed", "bias", "decay"})
+
+    def forward(self, q, k, v, *, segment=None, **seen):
+        return super().forward(q, k, v, **seen)
+
+
+class IgnoresRaggedLengths(SoftmaxAttention):
+    """The cache writes every place of a piece, whether it exists or not."""
+
+    def step(self, q, k, v, state, *, valid=None, bias=None):
+        return super().step(q, k, v, state, bias=bias)
+
+
+class SelectsTwice(SoftmaxAttention):
+    """Beams keep their keys, but not their values."""
+
+    def start(self, like, capacity, **sizes):
+        return HalfSelected.of(super().start(like, capacity, **sizes))
+
+    def write(self, k, v, state, *, valid=None):
+        return HalfSelected.of(super().write(k, v, state, valid=valid))
+
+
+class HalfSelected(SoftmaxState):
+    @classmethod
+    def of(cls, state):
+        return cls(state.keys, state.values, state.length, state.filled, state.even)
+
+    def select(self, rows):
+        chosen = SoftmaxState.select(self, rows)
+        values = self.values[torch.arange(len(rows)) % len(self.values)]
+        return HalfSelected(chosen.keys, values, chosen.length, chosen.filled, chosen.even)
+
+
+torch.utils._pytree.register_pytree_node(
+    HalfSelected,
+    lambda s: ([s.keys, s.values, s.length], (s.filled, s.even)),
+    lambda tensors, rest: HalfSelected(*tensors, *rest),
+)
+
+
+class ReadsAll(SoftmaxAttention):
+    """Reading a memory takes the empty places of its cache too."""
+
+    def read(self, q, state):
+        return attend(q, state.keys, state.values, beta=self.beta)
+
+
+class CountsCalls(SoftmaxAttention):
+    """A buffer written in place in eval."""
+
+    def __init__(self, beta=None):
+        super().__init__(beta)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, q, k, v, **seen):
+        self.calls += 1
+        return super().forward(q, k, v, **seen)
+
+
+class ScalesInPlace(SoftmaxAttention):
+    def forward(self, q, k, v, **seen):
+        if not q.requires_grad:
+            q.mul_(1.0001)
+        return super().forward(q, k, v, **seen)
+
+
+class Unseeded(SoftmaxAttention):
+    def forward(self, q, k, v, **seen):
+        return super().forward(q + 1e-6 * torch.rand(()), k, v, **seen)
+
+
+class Overflows(Plain):
+    def mix(self, logits, seen, v):
+        weights = torch.exp(logits).masked_fill(~seen, 0)
+        return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
+
+
+class ForgetsItsSettings(SoftmaxAttention):
+    def __init__(self, beta=3.0):
+        super().__init__(beta)
+
+    def settings(self):
+        return {"beta": 1.0}
+
+
+class BranchesOnValues(SoftmaxAttention):
+    def forward(self, q, k, v, **seen):
+        return super().forward(q if q.sum() > 0 else q * 1.0, k, v, **seen)
+
+
+class OneGraphALength(Plain):
+    """A loop over the keys is unrolled: a graph for each length."""
+
+    def mix(self, logits, seen, v):
+        out = super().mix(logits, seen, v)
+        for _ in range(min(v.shape[2], 9)):
+            out = out + 0.0
+        return out
+
+
+TWINS = [
+    (MasksLogitsOnly, "P"),
+    (AddsTenThousand, "M"),
+    (BlindGetsMean, "M"),
+    (BlindGetsNaN, "M"),
+    (OverTheBatch, "B"),
+    (LooksAheadToStabilise, "C"),
+    (LeaksTheFuture, "C"),
+    (ForgetsBias, "M"),
+    (ForgetsDecay, "M"),
+    (DropsWhatItCannotHonour, "M"),
+    (IgnoresRaggedLengths, "T"),
+    (SelectsTwice, "T"),
+    (ReadsAll, "T"),
+    (CountsCalls, "D"),
+    (ScalesInPlace, "D"),
+    (Unseeded, "D"),
+    (Overflows, "K"),
+    (ForgetsItsSettings, "R"),
+]
+
+
+def test_an_honest_attention_passes_the_checks_its_twins_fail():
+    require(check_attention(Plain, laws="PBSCTMKDR"))
+
+
+@pytest.mark.parametrize(("twin", "law"), TWINS, ids=[t.__name__ for t, _ in TWINS])
+def test_a_broken_attention_is_caught_and_named(twin, law):
+    verdicts = check_attention(twin, laws=law, longest=64)
+    assert broken(verdicts) == [law]
+    with pytest.raises(LawError, match=rf"law {law}, .*: {twin.__name__}"):
+        require(verdicts)
+
+
+def test_an_attention_that_does_not_compile_is_caught():
+    assert "G" in broken(check_attention(BranchesOnValues, laws="G"))
+
+
+@pytest.mark.slow
+def test_an_attention_that_needs_a_graph_for_each_length_is_caught():
+    assert "G" in broken(check_attention(OneGraphALength, laws="G"))
+
+
+def test_a_kind_may_name_the_law_it_cannot_obey():
+    class Exempt(LeaksTheFuture):
+        exempt = {"C": "a twin for this test"}
+
+    verdicts = check_attention(Exempt, laws="C")
+    require(verdicts)
+    assert verdicts[0].note == "exempt: a twin for this test"
+    assert verdicts[0].worst > 0

@@ -1,0 +1,66 @@
+"""Broken twins: kinds with one deliberate fault, which the check must catch and name."""
+
+import pytest
+import torch
+
+from mapsto.testing import (
+    Verdict,
+)
+from mapsto.testing.verdict import Case, Report, tolerance
+
+DIM = 8
+
+
+def broken(verdicts):
+    """The laws that are broken, in order, each once."""
+    return list(dict.fromkeys(v.law for v in verdicts if not v.passed))
+
+
+def notes(verdicts):
+    return "\n".join(v.note for v in verdicts if not v.passed)
+
+
+def test_numbers_agree_when_their_difference_is_small_beside_their_size():
+    case = Case()
+    case.agree(torch.tensor([1000.0, 1000.0]), torch.tensor([1000.0, 1000.005]), 1e-5)
+    assert not case.broken
+    assert case.worst == pytest.approx(5e-6, rel=0.1)
+    case.agree(torch.tensor([0.1]), torch.tensor([0.2]), 1e-5)
+    assert case.broken == "may differ by 1e-05, differs by 0.1"
+
+
+@pytest.mark.parametrize(
+    "other", [torch.tensor([1.0, float("nan")]), torch.zeros(3), torch.tensor([1.0, float("inf")])]
+)
+def test_a_nan_or_another_shape_never_agrees(other):
+    for compare in (Case.exactly, lambda c, a, b: c.agree(a, b, 1e3), lambda c, a, b: c.near(a, b, 1e3)):
+        case = Case()
+        compare(case, other, torch.tensor([1.0, 2.0]))
+        assert case.broken
+        assert case.worst == float("inf")
+
+
+def test_zeros_and_finite_numbers_are_told_from_others():
+    case = Case()
+    case.zero({"a": torch.zeros(2)}, "these")
+    case.finite([torch.zeros(0), torch.ones(1)], "those")
+    assert not case.broken
+    case.zero(torch.tensor([0.0, -2.0]), "these")
+    assert case.broken == "these must be zeros, found 2"
+
+
+def test_an_error_inside_a_case_breaks_the_law_and_the_check_goes_on():
+    report = Report("Kind")
+    with report.case("P", "it holds", "first"):
+        raise ValueError("no such thing\nand more")
+    with report.case("P", "it holds", "second") as case:
+        case.that(True, "")
+    assert report.verdicts() == [
+        Verdict("P", "it holds", False, float("inf"), "Kind, first: raised ValueError: no such thing")
+    ]
+
+
+def test_tolerances_are_those_of_the_laws():
+    assert tolerance(torch.float64) == tolerance(torch.float64, model=True) == 1e-10
+    assert tolerance(torch.float32) == 1e-5
+    assert tolerance(torch.float32, model=True) == 1e-4
