@@ -20,10 +20,10 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from time import process_time
 
 import numpy as np
 import torch
@@ -108,13 +108,13 @@ def worker(candidate: Candidate, rows: int) -> None:
     model.train()
 
     def step(part: NDArray[np.int64]) -> float:
-        start = process_time()
+        start = time.process_time()
         values, valid = column.take(part).pad()
         model.zero_grad()
         with torch.autocast("cpu", torch.bfloat16, enabled=candidate.bfloat16):
             found = loss(torch.from_numpy(values), torch.from_numpy(valid))
         found.backward()
-        return process_time() - start
+        return time.process_time() - start
 
     places = sum(len(part) * int(column.lengths[part].max()) for part in parts)
     print(json.dumps({"batches": len(parts), "places": places, "setting": setting}), flush=True)
@@ -169,16 +169,21 @@ class Process:
         self.process.wait()
 
 
-def measure(processes: dict[str, Process], rounds: int) -> None:
+def measure(processes: dict[str, Process], rounds: int, budget: float) -> int:
+    """Rounds of all batches until ``budget`` seconds are over, one at least; gives how many."""
+    start = time.perf_counter()
     longest = max(process.about["batches"] for process in processes.values())
     for process in processes.values():
         process.step(0)
-    for _ in range(rounds):
+    for done in range(rounds):
+        if done and time.perf_counter() - start > budget:
+            return done
         for i in range(longest):
             for process in processes.values():
                 count = process.about["batches"]
                 for number in range(i * count // longest, (i + 1) * count // longest):
                     process.times[number].append(process.step(number))
+    return rounds
 
 
 def report(processes: dict[str, Process], total: int) -> None:
@@ -217,6 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=300.0, help="seconds after which no round begins")
     parser.add_argument("--tokens", type=int, default=2400, help="places of a batch of ours")
     parser.add_argument("--bfloat16", action="store_true", help="even if this CPU emulates it")
     parser.add_argument("--only", nargs="*", default=[], help="names of candidates; all by default")
@@ -230,7 +236,7 @@ def main() -> None:
     }
     processes = {name: Process(candidate, args.rows) for name, candidate in chosen.items()}
     try:
-        measure(processes, args.rounds)
+        rounds = measure(processes, args.rounds, args.budget)
     finally:
         for process in processes.values():
             process.close()

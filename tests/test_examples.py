@@ -32,7 +32,9 @@ def test_there_is_an_example_for_each_kind_of_map():
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_as_it_stands(name, data, monkeypatch):
     monkeypatch.chdir(data)
-    monkeypatch.setattr(sys, "argv", ["mapsto", "train", str(EXAMPLES / f"{name}.yaml"), "--json", "--run", name, *QUICK])
+    monkeypatch.setattr(
+        sys, "argv", ["mapsto", "train", str(EXAMPLES / f"{name}.yaml"), "--json", "--run", name, *QUICK]
+    )
     out, err = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -56,7 +58,16 @@ def test_an_example_says_why_for_what_it_sets(name):
     assert len(text.splitlines()) < 40
     set_here, default = read_config(EXAMPLES / f"{name}.yaml").model_dump(), Config().model_dump()
     assert set_here != default
-    assert set_here["data"]["source"] in {"reviews.csv", "films.csv", "tags.jsonl", "peptides.csv", "houses.csv", "photos", "vowels.jsonl", "visits.jsonl"}
+    assert set_here["data"]["source"] in {
+        "reviews.csv",
+        "films.csv",
+        "tags.jsonl",
+        "peptides.csv",
+        "houses.csv",
+        "photos",
+        "vowels.jsonl",
+        "visits.jsonl",
+    }
 
 
 def test_the_data_are_the_same_bytes_every_time(data, tmp_path):

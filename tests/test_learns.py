@@ -160,13 +160,15 @@ def houses(rows=300, seed=12):
     for _ in range(rows):
         area, rooms, town = rng.uniform(40, 200), int(rng.integers(1, 7)), str(rng.choice(["north", "south", "west"]))
         price = 2.0 * area + (100 if town == "south" else 0)
-        made.append({
-            "area": float(area),
-            "rooms": None if rng.random() < 0.2 else rooms,
-            "town": None if rng.random() < 0.1 else town,
-            "price": float(price),
-            "extras": [n for n, yes in (("garden", area > 120), ("lift", town == "west")) if yes],
-        })
+        made.append(
+            {
+                "area": float(area),
+                "rooms": None if rng.random() < 0.2 else rooms,
+                "town": None if rng.random() < 0.1 else town,
+                "price": float(price),
+                "extras": [n for n, yes in (("garden", area > 120), ("lift", town == "west")) if yes],
+            }
+        )
     return made
 
 
@@ -195,24 +197,38 @@ def test_a_text_and_a_number_give_a_label_that_needs_both():
     rng, rows = draws(15), []
     for _ in range(300):
         word, number = str(rng.choice(["plus", "minus"])), float(rng.normal())
-        rows.append({"text": f"the sign is {word}", "number": number, "label": "up" if (word == "plus") == (number > 0) else "down"})
-    _, found, plain = learn(rows, ["text:sequence", "number"], "label", 250, input_vocabulary="words")
+        rows.append(
+            {
+                "text": f"the sign is {word}",
+                "number": number,
+                "label": "up" if (word == "plus") == (number > 0) else "down",
+            }
+        )
+    _, found, plain = learn(rows, ["text:sequence", "number"], "label", 150, input_vocabulary="words")
     assert found["accuracy"] > max(0.85, plain["accuracy"] + 0.2)
     assert found["accuracy"] > 0.7
 
 
-@pytest.mark.parametrize("pool", ["mean", "max", "sum", "attention", "class", "sigmoid", "softmax"])
+@pytest.mark.xfail(strict=True, reason="an empty cell of labels is refused as missing, though missing labels are none")
+def test_an_empty_cell_of_labels_is_none_of_them(tmp_path):
+    lines = ["code,holds", *(f"{s},{'|'.join(c for c in 'abc' if c in s)}" for s in strings(rows=60, seed=3))]
+    (tmp_path / "codes.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    learn(str(tmp_path / "codes.csv"), "code:sequence", "holds:labels", 2)
+
+
+@pytest.mark.parametrize("pool", ["max", "attention", "class", "sigmoid", "softmax"])
 def test_every_pooling_learns(pool):
     rows = [{"code": s, "label": "with" if "a" in s else "without"} for s in strings(seed=16)]
-    _, found, plain = learn(rows, "code:sequence", "label", 100, model_pool=pool)
+    _, found, plain = learn(rows, "code:sequence", "label", 70, model_pool=pool)
     assert found["accuracy"] > max(0.85, plain["accuracy"] + 0.1)
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary"])
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_every_position_and_norm_tells_the_order(position, norm):
+@pytest.mark.parametrize(("position", "norm"), [("sinusoidal", "post"), ("learned", "pre"), ("rotary", "pre")])
+def test_every_position_tells_the_order(position, norm):
     rows = [{"code": s, "label": "up" if s.index("a") < s.index("b") else "down"} for s in _orders()]
-    _, found, plain = learn(rows, "code:sequence", "label", 150, model_position=position, model_norm=norm, train_lr=0.005)
+    _, found, plain = learn(
+        rows, "code:sequence", "label", 100, model_position=position, model_norm=norm, train_lr=0.007
+    )
     assert found["accuracy"] > max(0.85, plain["accuracy"] + 0.2)
 
 

@@ -11,16 +11,10 @@ from mapsto.testing import (
     require,
 )
 
-DIM = 8
-
 
 def broken(verdicts):
     """The laws that are broken, in order, each once."""
     return list(dict.fromkeys(v.law for v in verdicts if not v.passed))
-
-
-def notes(verdicts):
-    return "\n".join(v.note for v in verdicts if not v.passed)
 
 
 class Plain(SoftmaxAttention):

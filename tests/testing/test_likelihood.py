@@ -12,8 +12,6 @@ from mapsto.testing import (
     check_likelihood,
 )
 
-DIM = 8
-
 
 def broken(verdicts):
     """The laws that are broken, in order, each once."""

@@ -25,15 +25,14 @@ from mapsto.testing import (
 from mapsto.vocabulary import Bytes
 
 DIM = 8
+TEXTS = ["one", "and two", "3"]
+LABEL = {"targets": {"one": {"kind": "label", "classes": ["x", "y", "z"]}}}
+LABELLED = [("x",), ("y",), ("z",)]
 
 
 def broken(verdicts):
     """The laws that are broken, in order, each once."""
     return list(dict.fromkeys(v.law for v in verdicts if not v.passed))
-
-
-def notes(verdicts):
-    return "\n".join(v.note for v in verdicts if not v.passed)
 
 
 def batch(part, values):

@@ -1,5 +1,3 @@
-"""Broken twins: kinds with one deliberate fault, which the check must catch and name."""
-
 import pytest
 import torch
 
@@ -7,17 +5,6 @@ from mapsto.testing import (
     Verdict,
 )
 from mapsto.testing.verdict import Case, Report, tolerance
-
-DIM = 8
-
-
-def broken(verdicts):
-    """The laws that are broken, in order, each once."""
-    return list(dict.fromkeys(v.law for v in verdicts if not v.passed))
-
-
-def notes(verdicts):
-    return "\n".join(v.note for v in verdicts if not v.passed)
 
 
 def test_numbers_agree_when_their_difference_is_small_beside_their_size():

@@ -11,8 +11,8 @@ from mapsto.errors import ConfigError
 __all__ = ["rotate", "sinusoidal"]
 
 
-def sinusoidal(places: Float[Tensor, "... P"], dim: int) -> Float[Tensor, "... D"]:
-    """PE(p, 2i) = sin(p / 10000^(2i/D)), PE(p, 2i+1) = cos(p / 10000^(2i/D)), at any real place p.
+def sinusoidal(places: Float[Tensor, "... P"], dim: int, theta: float = 10000.0) -> Float[Tensor, "... D"]:
+    """PE(p, 2i) = sin(p / θ^(2i/D)), PE(p, 2i+1) = cos(p / θ^(2i/D)), at any real place p.
 
     P coordinates share the width equally: the first D/P entries tell the first coordinate, and so on. Computed in
     float32 (float64 from float64 places), whatever the model's type.
@@ -20,6 +20,7 @@ def sinusoidal(places: Float[Tensor, "... P"], dim: int) -> Float[Tensor, "... D
     Args:
         places: where the items are: ranks, seconds, (row, column).
         dim: D, a multiple of 2 P.
+        theta: the longest wave is 2πθ places long; over a range far below it most waves hardly move.
 
     Raises:
         ConfigError: D cannot be shared by sines and cosines of P coordinates.
@@ -31,7 +32,7 @@ def sinusoidal(places: Float[Tensor, "... P"], dim: int) -> Float[Tensor, "... D
 
     Reference: Vaswani et al., Attention is all you need, 2017, section 3.5.
     """
-    angles = _angles(places, dim, 10000.0, "sinusoidal positions")
+    angles = _angles(places, dim, theta, "sinusoidal positions")
     return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
 
 

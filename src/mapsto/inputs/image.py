@@ -105,8 +105,8 @@ def _where(source: Path | bytes) -> str:
 class ImageInput(Input):
     """A picture ↦ one item a patch, at (row, column) counted in patches; pictures of a batch may differ in size.
 
-    Without a stem, P × P pixels ↦ W x + b. With one, two 3 × 3 convolutions, each with a norm over channels, GELU and a
-    2 × 2 maximum pooling (P = 4). Pixels outside a picture are zeros before every convolution, whatever the batch.
+    Without a stem, P × P pixels ↦ W x + b. With one, two 3 × 3 convolutions, each with a norm over channels and GELU, and
+    a 2 × 2 maximum pooling after the second (P = 2) or after both (P = 4). Pixels outside a picture are zeros before every convolution, whatever the batch.
 
     Args:
         dim: D.
@@ -114,7 +114,7 @@ class ImageInput(Input):
         mean: of each channel over the training rows, in [0, 1].
         scale: likewise the standard deviation.
         wide: whether pixels are kept as 16 bits.
-        patch: P; with a stem always 4.
+        patch: P; 2 or 4 with a stem.
         stem: ``patches`` or ``convolution``.
         side: longer sides are shrunk to this; 0 keeps the size.
         shift: in training, move each picture by up to so many pixels each way.
@@ -141,7 +141,9 @@ class ImageInput(Input):
         if stem not in ("patches", "convolution"):
             raise ConfigError(f'input.stem: "{stem}" is not one of patches, convolution')
         self.channels, self.mean, self.scale, self.wide, self.side = channels, mean, scale, wide, side
-        self.stem, self.patch = stem, 4 if stem == "convolution" else patch
+        if stem == "convolution" and patch not in (2, 4):
+            raise ConfigError(f"input.patch={patch}: a convolutional stem has patches of 2 or 4 pixels a side")
+        self.stem, self.patch = stem, patch
         self.augment = Augment(shift, flip)
         if stem == "patches":
             self.linear = nn.Linear(channels * patch * patch, dim)
@@ -163,7 +165,7 @@ class ImageInput(Input):
         flip: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others a stem."""
+        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others of 4."""
         count, first, second = 0, np.zeros(3), np.zeros(3)
         channels, wide, longest = 1, False, 0
         for chunk in chunks:
@@ -179,7 +181,7 @@ class ImageInput(Input):
         mean = first / count
         sigma = np.sqrt(np.maximum(second / count - mean**2, 0))
         if not stem:
-            stem = "patches" if longest <= 12 or patch else "convolution"
+            stem = "patches" if patch not in (0, 2, 4) else "convolution"
         return {
             "channels": channels,
             "mean": mean[:channels].tolist(),
@@ -242,8 +244,8 @@ class ImageInput(Input):
             items = self.linear(patches.permute(0, 2, 4, 1, 3, 5).flatten(3))
             size = (size + p - 1) // p
         else:
-            x, size = self._layer(x, size, self.first, self.first_norm)
-            x, size = self._layer(x, size, self.second, self.second_norm)
+            x, size = self._layer(x, size, self.first, self.first_norm, pool=self.patch == 4)
+            x, size = self._layer(x, size, self.second, self.second_norm, pool=True)
             height, width = x.shape[2:]
             items = x.permute(0, 2, 3, 1)
         valid = _inside(size, height, width).flatten(1)
@@ -254,11 +256,13 @@ class ImageInput(Input):
         return Collection.build(items.flatten(1, 2), valid, places, compact=not same)
 
     def _layer(
-        self, x: Float[Tensor, "B C h w"], size: Tensor, convolution: nn.Conv2d, norm: nn.LayerNorm
+        self, x: Float[Tensor, "B C h w"], size: Tensor, convolution: nn.Conv2d, norm: nn.LayerNorm, *, pool: bool
     ) -> tuple[Tensor, Tensor]:
         x = convolution(x)
         x = F.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
         outside = ~_inside(size, x.shape[2], x.shape[3])
+        if not pool:
+            return x.masked_fill(outside, 0), size
         x = F.max_pool2d(x.masked_fill(outside, torch.finfo(x.dtype).min), 2, ceil_mode=True)
         size = (size + 1) // 2
         return x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), 0), size

@@ -60,11 +60,12 @@ class Sinusoidal(Position):
     Args:
         dim: D.
         amplitude: a before training. Embeddings start small too, and waves of amplitude 1 would drown them.
+        theta: some times the range of the places.
     """
 
-    def __init__(self, dim: int, amplitude: float = 0.1):
+    def __init__(self, dim: int, amplitude: float = 0.1, theta: float = 10000.0):
         super().__init__()
-        self.dim = dim
+        self.dim, self.theta = dim, theta
         self.amplitude = nn.Parameter(torch.tensor(amplitude))
 
     def add(self, items: Float[Tensor, "... N D"], places: Float[Tensor, "... N P"] | None) -> Float[Tensor, "... N D"]:
@@ -72,7 +73,7 @@ class Sinusoidal(Position):
         if places is None:
             return items
         left = self.dim % (2 * places.shape[-1])
-        waves = torch.nn.functional.pad(sinusoidal(places, self.dim - left), (0, left))
+        waves = torch.nn.functional.pad(sinusoidal(places, self.dim - left, self.theta), (0, left))
         return items + (self.amplitude * waves).to(items.dtype)
 
 

@@ -58,7 +58,10 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
         return NoPosition()
     if name == "sinusoidal":
         # Embeddings start small, linear layers and stems at about one; waves are to be no louder than the items.
-        return Sinusoidal(config.dim, amplitude=0.1 if any(f.kind == "sequence" for f in schema.inputs) else 1.0)
+        found = {f.kind for f in schema.inputs}
+        return Sinusoidal(
+            config.dim, amplitude=0.1 if "sequence" in found else 1.0, theta=100.0 if found == {"image"} else 10000.0
+        )
     if name == "rotary":
         return Rotary()
     limits = [m["limit"] for m in measured.inputs if "limit" in m]

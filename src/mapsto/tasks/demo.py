@@ -130,7 +130,7 @@ DEMOS: dict[str, Demo] = {
         digits,
         ["image"],
         ["digit"],
-        {"size": "s", "input.shift": 1, "train.epochs": 40},
+        {"size": "s", "train.epochs": 25},
     ),
     "clothes": Demo(
         "image -> label",
