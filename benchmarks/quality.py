@@ -222,7 +222,7 @@ IMDB = {
     "model.dropout": 0.3,
     "model.masking": 0.2,
     "train.lr": 1e-3,
-    "train.epochs": 8,
+    "train.epochs": 5,
     "train.batch_tokens": 8192,
     "train.average": 0.998,
 }

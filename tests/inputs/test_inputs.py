@@ -254,8 +254,6 @@ def test_unknown_options_are_told_the_known():
 
 
 def test_subwords_are_restored_with_the_settings():
-    measured = SequenceInput.measure(
-        [[f"the cat sat on the mat number {i}" for i in range(1200)]], vocabulary_size=300
-    )
+    measured = SequenceInput.measure([[f"the cat sat on the mat number {i}" for i in range(1200)]], vocabulary_size=300)
     assert isinstance(measured["vocabulary"], Subwords)
     assert SequenceInput(4, **measured).settings().keys() == measured.keys()

@@ -68,16 +68,22 @@ def notes(tmp_path_factory):
     rows = []
     for i in range(90):
         word = ["calm", "fever"][i % 2]
-        rows.append({
-            "note": f"{word} word{i % 7} {EVIL if i % 5 == 0 else 'seen'} {i}",
-            "ward": ["A", "B <b>bold</b>", None][i % 3],
-            "risk": ["low $5$", "high <i>"][i % 2],
-        })
+        rows.append(
+            {
+                "note": f"{word} word{i % 7} {EVIL if i % 5 == 0 else 'seen'} {i}",
+                "ward": ["A", "B <b>bold</b>", None][i % 3],
+                "risk": ["low $5$", "high <i>"][i % 2],
+            }
+        )
     path = root / "notes.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
     return fitted(
-        root, path, "model.pool=attention", "input.vocabulary=words",
-        inputs=["note:sequence", "ward:label"], targets=["risk:label"],
+        root,
+        path,
+        "model.pool=attention",
+        "input.vocabulary=words",
+        inputs=["note:sequence", "ward:label"],
+        targets=["risk:label"],
     )
 
 
@@ -415,7 +421,11 @@ def test_a_missing_matplotlib_says_what_to_install(monkeypatch):
 def test_show_writes_every_picture_and_the_report(notes, tmp_path):
     written = show(notes.folder, out=tmp_path)
     assert [Path(p).name for p in written["plots"]] == [
-        "curves.png", "confusion.png", "received.png", "mistakes.png", "attention.png"
+        "curves.png",
+        "confusion.png",
+        "received.png",
+        "mistakes.png",
+        "attention.png",
     ]
     assert all(size(Path(p).read_bytes())[0] == 1152 for p in written["plots"])
     page = parsed(Path(written["report"]))

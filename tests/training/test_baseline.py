@@ -274,5 +274,3 @@ def test_tfidf_is_that_of_scikit_learn():
     counts = ngrams(ids, offsets, buckets=2**10)
     theirs = TfidfTransformer(sublinear_tf=True).fit(counts[:60].astype(float)).transform(counts.astype(float))
     np.testing.assert_allclose(tfidf(counts, idf(counts[:60])).toarray(), theirs.toarray(), atol=1e-6)
-
-

@@ -110,13 +110,16 @@ def test_multilabel_is_what_scikit_learn_says():
     s, target = labelled(300, 5)
     guess = s > 0
     found = multilabel(s, target)
-    assert found == pytest.approx({
-        "accuracy": (guess == target).mean(),
-        "exact_match": metrics.accuracy_score(target, guess),
-        "f1": metrics.f1_score(target, guess, average="macro"),
-        "roc_auc": metrics.roc_auc_score(target, s, average="macro"),
-        "nll": -np.log(np.where(target, expit(s), expit(-s))).sum(1).mean(),
-    }, rel=1e-12)
+    assert found == pytest.approx(
+        {
+            "accuracy": (guess == target).mean(),
+            "exact_match": metrics.accuracy_score(target, guess),
+            "f1": metrics.f1_score(target, guess, average="macro"),
+            "roc_auc": metrics.roc_auc_score(target, s, average="macro"),
+            "nll": -np.log(np.where(target, expit(s), expit(-s))).sum(1).mean(),
+        },
+        rel=1e-12,
+    )
 
 
 def test_multilabel_leaves_out_labels_that_never_occur():
@@ -162,8 +165,7 @@ def test_without_rows_nothing_has_a_value_and_why_says_so():
         **multilabel(np.zeros((0, 2)), np.zeros((0, 2))),
         **regression(np.zeros((0, 1)), np.zeros((0, 1)), []),
     }
-    assert set(found) == {
-        "accuracy", "balanced_accuracy", "f1", "roc_auc", "nll", "exact_match", "mae", "rmse", "r2"}
+    assert set(found) == {"accuracy", "balanced_accuracy", "f1", "roc_auc", "nll", "exact_match", "mae", "rmse", "r2"}
     assert set(found.values()) == {None}
     assert why("accuracy") == "accuracy needs at least one row"
     assert why("r2") == "r2 needs targets that are not all the same"
@@ -189,7 +191,12 @@ def test_one_class_has_an_accuracy_and_no_roc_auc(classes):
 
 def test_a_single_row_is_defined():
     assert classification(np.log([[0.25, 0.75]]), [1]) == {
-        "accuracy": 1.0, "balanced_accuracy": 1.0, "f1": 1.0, "roc_auc": None, "nll": pytest.approx(-np.log(0.75))}
+        "accuracy": 1.0,
+        "balanced_accuracy": 1.0,
+        "f1": 1.0,
+        "roc_auc": None,
+        "nll": pytest.approx(-np.log(0.75)),
+    }
     assert regression([[2.0]], [[5.0]]) == {"mae": 3.0, "rmse": 3.0, "r2": None, "nll": None}
 
 
@@ -203,14 +210,16 @@ def test_a_target_without_any_probability_makes_the_nll_infinite_where_its_row_c
     lp = np.array([[0.0, -np.inf], [np.log(0.5), np.log(0.5)]])
     assert classification(lp, [1, 0])["nll"] == np.inf
     assert classification(lp, [1, 0], weight=np.array([[0.0, 1.0], [1.0, 1.0]]))["nll"] == pytest.approx(
-        [np.log(2), np.inf])
+        [np.log(2), np.inf]
+    )
 
 
 def test_confusion_is_what_scikit_learn_says():
     rng = np.random.default_rng(0)
     target, predicted = rng.integers(0, 4, (2, 100))
     np.testing.assert_array_equal(
-        confusion(target, predicted, 6), metrics.confusion_matrix(target, predicted, labels=range(6)))
+        confusion(target, predicted, 6), metrics.confusion_matrix(target, predicted, labels=range(6))
+    )
     assert confusion([], [], 2).tolist() == [[0, 0], [0, 0]]
 
 
@@ -231,9 +240,12 @@ def test_the_bootstrap_is_that_of_resampled_rows():
         return classification(lp, target, weight=weight)
 
     assert bootstrap(record, 50, resamples=200, seed=4, level=0.9) == found
-    values = np.sort([
-        (lp[rows].argmax(1) == target[rows]).mean()
-        for rows in (np.repeat(np.arange(50), line.astype(int)) for line in np.concatenate(drawn))])
+    values = np.sort(
+        [
+            (lp[rows].argmax(1) == target[rows]).mean()
+            for rows in (np.repeat(np.arange(50), line.astype(int)) for line in np.concatenate(drawn))
+        ]
+    )
     assert found["accuracy"] == pytest.approx((values[9], values[190]), rel=1e-12)
     assert all(line.sum() == 50 for line in np.concatenate(drawn))
 

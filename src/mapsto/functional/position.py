@@ -57,7 +57,7 @@ def rotate(
     """
     angles = _angles(places, x.shape[-1], theta, "rotary positions")[:, None]
     sin, cos = angles.sin(), angles.cos()
-    even, odd = x.to(angles.dtype).unflatten(-1, (-1, 2)).unbind(-1)
+    even, odd = x.to(torch.promote_types(x.dtype, angles.dtype)).unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2)
     return turned.to(x.dtype)
 

@@ -106,7 +106,8 @@ class ImageInput(Input):
     """A picture ↦ one item a patch, at (row, column) counted in patches; pictures of a batch may differ in size.
 
     Without a stem, P × P pixels ↦ W x + b. With one, two 3 × 3 convolutions, each with a norm over channels and GELU, and
-    a 2 × 2 maximum pooling after the second (P = 2) or after both (P = 4). Pixels outside a picture are zeros before every convolution, whatever the batch.
+    a 2 × 2 maximum pooling after the second (P = 2) or after both (P = 4). Pixels outside a picture are zeros before every
+    convolution, whatever the batch.
 
     Args:
         dim: D.

@@ -30,7 +30,7 @@ class GaussianLikelihood(Likelihood):
     Example:
         >>> p = GaussianLikelihood(1)
         >>> round(p.log_prob(torch.zeros(1), torch.zeros(1)).item(), 3)
-        -0.919
+        -0.926
     """
 
     def __init__(self, dims: int = 1, *, sigma: str = "shared"):

@@ -56,6 +56,10 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
     name = ("none" if sets else "sinusoidal") if config.position == "auto" else config.position
     if name == "none":
         return NoPosition()
+    if sets:
+        raise ConfigError(
+            f"model.position={name}: the columns of a table are a set and have no places.   Use auto or none"
+        )
     if name == "sinusoidal":
         # Embeddings start small, linear layers and stems at about one; waves are to be no louder than the items.
         found = {f.kind for f in schema.inputs}

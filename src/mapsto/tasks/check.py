@@ -156,6 +156,9 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
 
     run = load(folder, device="cpu")
     test = run.feed("test")
+    console.print(
+        Text(f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test rows; about half a minute")
+    )
     verdicts = check_model(run.model, test.batch(test.rows[:8]))
     for v in verdicts:
         mark = Text("holds   ", "green") if v.passed else Text("BROKEN  ", "bold red")

@@ -178,7 +178,7 @@ def feed(dataset: Dataset, part: str, model: Mapper, config: Config, where: torc
     if not config.train.batch_tokens:
         total = int(made.lengths.sum())
         longest = int(made.lengths.max(initial=1))
-        fit = min(8192, max(512, total // 40))
+        fit = min(8192, max(64, total // 16))
         config.train.batch_tokens = max(1 << (fit.bit_length() - 1), longest)
     made.tokens = config.train.batch_tokens
     return made

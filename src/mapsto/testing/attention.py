@@ -44,6 +44,7 @@ def check_attention(
         laws: the letters of those to try.
 
     Example:
+        >>> from mapsto.testing import require
         >>> from mapsto.attention.softmax import SoftmaxAttention
         >>> require(check_attention(SoftmaxAttention, laws="B"))
     """

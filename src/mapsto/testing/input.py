@@ -38,6 +38,7 @@ def check_input(make: Callable[[], Input], values: Sequence[Any], *, laws: Itera
         laws: the letters of those to try.
 
     Example:
+        >>> from mapsto.testing import require
         >>> from mapsto.inputs.sequence import SequenceInput
         >>> from mapsto.vocabulary import Bytes
         >>> require(check_input(lambda: SequenceInput(8, vocabulary=Bytes()), ["one", "and two", "3"], laws="PB"))

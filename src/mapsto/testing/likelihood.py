@@ -42,6 +42,7 @@ def check_likelihood(
         laws: the letters of those to try.
 
     Example:
+        >>> from mapsto.testing import require
         >>> from mapsto.likelihoods.bernoulli import BernoulliLikelihood
         >>> require(check_likelihood(lambda: BernoulliLikelihood(2), laws="L"))
     """

@@ -33,6 +33,7 @@ def check_output(make: Callable[[], Output], values: Sequence[Any], *, laws: Ite
         laws: the letters of those to try.
 
     Example:
+        >>> from mapsto.testing import require
         >>> from mapsto.outputs.vector import VectorOutput
         >>> mood = {"mood": {"kind": "label", "classes": ["bad", "good"]}}
         >>> require(check_output(lambda: VectorOutput(8, targets=mood), [("good",), ("bad",), ("good",)]))

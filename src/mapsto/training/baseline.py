@@ -328,7 +328,6 @@ def _product(x: Features, w: Floats) -> Floats:
     return (product[:, None] if vector else product).astype(float)
 
 
-
 def _columns(y: ArrayLike) -> Floats:
     array = np.asarray(y, float)
     return array[:, None] if array.ndim == 1 else array

@@ -65,20 +65,25 @@ def classification(
     w = _weights(weight, rows)
     guess = score.argmax(1)
     hit = guess == truth
-    found, targets, guesses = (_by_class(w[:, at], label[at], classes) for at, label in (
-        (hit, truth), (slice(None), truth), (slice(None), guess)))
+    found, targets, guesses = (
+        _by_class(w[:, at], label[at], classes)
+        for at, label in ((hit, truth), (slice(None), truth), (slice(None), guess))
+    )
     if classes == 2:
         # log-odds keep the order of p that float32 loses where log p rounds to 0
         auc = _auc(w, score[:, 1] - score[:, 0], truth == 1)
     else:
         auc = _average(np.stack([_auc(w, score[:, c], truth == c) for c in range(classes)], 1))
-    return _report({
-        "accuracy": _mean(w, hit),
-        "balanced_accuracy": _average(_ratio(found, targets)),
-        "f1": _average(_ratio(2 * found, targets + guesses)),
-        "roc_auc": auc,
-        "nll": _mean(w, -score[np.arange(rows), truth]),
-    }, weight)
+    return _report(
+        {
+            "accuracy": _mean(w, hit),
+            "balanced_accuracy": _average(_ratio(found, targets)),
+            "f1": _average(_ratio(2 * found, targets + guesses)),
+            "roc_auc": auc,
+            "nll": _mean(w, -score[np.arange(rows), truth]),
+        },
+        weight,
+    )
 
 
 @overload
@@ -112,23 +117,22 @@ def multilabel(log_odds: ArrayLike, target: ArrayLike, *, weight: Floats | None 
     right = guess == truth
     labels = score.shape[1]
     found, both = w @ (guess & truth).astype(float), w @ (guess.astype(float) + truth)
-    return _report({
-        "accuracy": _mean(w, right.mean(1)),
-        "exact_match": _mean(w, right.all(1)),
-        "f1": _average(_ratio(2 * found, both)),
-        "roc_auc": _average(np.stack([_auc(w, score[:, c], truth[:, c]) for c in range(labels)], 1)),
-        "nll": _mean(w, np.logaddexp(0, np.where(truth, -score, score)).sum(1)),
-    }, weight)
+    return _report(
+        {
+            "accuracy": _mean(w, right.mean(1)),
+            "exact_match": _mean(w, right.all(1)),
+            "f1": _average(_ratio(2 * found, both)),
+            "roc_auc": _average(np.stack([_auc(w, score[:, c], truth[:, c]) for c in range(labels)], 1)),
+            "nll": _mean(w, np.logaddexp(0, np.where(truth, -score, score)).sum(1)),
+        },
+        weight,
+    )
 
 
 @overload
-def regression(
-    mean: ArrayLike, target: ArrayLike, nll: ArrayLike | None = None, *, weight: None = None
-) -> Values: ...
+def regression(mean: ArrayLike, target: ArrayLike, nll: ArrayLike | None = None, *, weight: None = None) -> Values: ...
 @overload
-def regression(
-    mean: ArrayLike, target: ArrayLike, nll: ArrayLike | None = None, *, weight: Floats
-) -> Resampled: ...
+def regression(mean: ArrayLike, target: ArrayLike, nll: ArrayLike | None = None, *, weight: Floats) -> Resampled: ...
 def regression(
     mean: ArrayLike, target: ArrayLike, nll: ArrayLike | None = None, *, weight: Floats | None = None
 ) -> Values | Resampled:

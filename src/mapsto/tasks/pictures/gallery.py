@@ -190,7 +190,12 @@ def _attention(run: Run, made: Gallery, found: Answers) -> None:
         "It says where this layer looked, not why the answer was given."
     )
     _sheet(
-        made, "attention", title, caption, shown, lambda: sheet(shown, title, weights=seen.weights),
+        made,
+        "attention",
+        title,
+        caption,
+        shown,
+        lambda: sheet(shown, title, weights=seen.weights),
         span.rows(shown, weights=seen.weights),
     )
 

@@ -129,8 +129,15 @@ def _tokens(axes: Any, view: TokensView, width: float, weights: NDArray | None, 
         dark = INK if sum(color) > 1.5 else "white"
         if text.strip():
             axes.text(
-                at + size / 2, line + 0.52, plain(text, int(room)), ha="center", va="center", fontsize=FONT, color=dark,
-                family=monospace(), weight="bold" if unknown else "normal",
+                at + size / 2,
+                line + 0.52,
+                plain(text, int(room)),
+                ha="center",
+                va="center",
+                fontsize=FONT,
+                color=dark,
+                family=monospace(),
+                weight="bold" if unknown else "normal",
             )
     edge = "none" if weights is None else "#c9d0d6"
     axes.add_collection(PatchCollection(boxes, facecolor=colors, linewidth=0.4, edgecolor=edge))
@@ -179,8 +186,15 @@ def _series(axes: Any, view: SeriesView, weights: NDArray | None, top: float) ->
         if gone.any():
             low = 0.02 + 0.05 * channel
             axes.plot(
-                view.times[gone], np.full(gone.sum(), low), linestyle="none", marker="x", markersize=3.5,
-                markeredgewidth=0.9, color=SERIES[channel], transform=axes.get_xaxis_transform(), clip_on=False,
+                view.times[gone],
+                np.full(gone.sum(), low),
+                linestyle="none",
+                marker="x",
+                markersize=3.5,
+                markeredgewidth=0.9,
+                color=SERIES[channel],
+                transform=axes.get_xaxis_transform(),
+                clip_on=False,
             )
     if len(view.times) > 1:
         axes.set_xlim(view.times[0], view.times[-1])
@@ -233,7 +247,13 @@ def _cells(axes: Any, view: VectorView) -> None:
         x, side = (0.0, "center") if not number else (0.08, "left") if values[i] < 0 else (-0.08, "right")
         behind = {"facecolor": "white" if view.missing[i] else PALE, "edgecolor": "none", "pad": 0.8}
         axes.text(
-            x, i, plain(view.texts[i], 18), ha=side, va="center", fontsize=7.5, color=ORANGE if strange else INK,
+            x,
+            i,
+            plain(view.texts[i], 18),
+            ha=side,
+            va="center",
+            fontsize=7.5,
+            color=ORANGE if strange else INK,
             bbox=None if number else behind,
         )
     axes.set(xlim=(-3.3, 3.3), xticks=[-3, 0, 3])

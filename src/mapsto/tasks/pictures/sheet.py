@@ -47,9 +47,7 @@ def top_weight(weights: Sequence[Mapping[str, NDArray]]) -> float:
 
 
 @styled
-def sheet(
-    shown: Sequence[Example], title: str, *, weights: Sequence[Mapping[str, NDArray]] | None = None
-) -> "Figure":
+def sheet(shown: Sequence[Example], title: str, *, weights: Sequence[Mapping[str, NDArray]] | None = None) -> "Figure":
     """Draw examples side by side where they are small, one below the other where they are long.
 
     Args:
@@ -144,6 +142,10 @@ def _legend(drawn: Any, top: float, total: float) -> None:
     axes.imshow(np.linspace(0, 1, 64)[None], cmap=fade(ORANGE), aspect="auto", extent=(0, top, 0, 1))
     blank(axes)
     drawn.text(
-        (EDGE + 1.52) / WIDTH, 1 - 0.48 / total, f"weight from 0 to {top:.1f} times the even share",
-        fontsize=8, color=GREY, va="center",
+        (EDGE + 1.52) / WIDTH,
+        1 - 0.48 / total,
+        f"weight from 0 to {top:.1f} times the even share",
+        fontsize=8,
+        color=GREY,
+        va="center",
     )

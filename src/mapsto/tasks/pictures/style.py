@@ -13,8 +13,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "BLUE", "GREEN", "GREY", "INK", "ORANGE", "PALE", "SERIES", "SKY",
-    "blank", "fade", "figure", "named", "plain", "png", "styled",
+    "BLUE",
+    "GREEN",
+    "GREY",
+    "INK",
+    "ORANGE",
+    "PALE",
+    "SERIES",
+    "SKY",
+    "blank",
+    "fade",
+    "figure",
+    "named",
+    "plain",
+    "png",
+    "styled",
 ]
 
 P = ParamSpec("P")
@@ -31,9 +44,21 @@ DPI = 144
 
 # Fonts with letters that matplotlib's own lack, where a machine has them.
 FURTHER = (
-    "Noto Sans CJK SC", "Noto Sans CJK JP", "PingFang SC", "Hiragino Sans", "Microsoft YaHei", "WenQuanYi Zen Hei",
-    "Noto Sans Devanagari", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Noto Sans Arabic",
-    "Noto Sans Hebrew", "Noto Sans Ethiopic", "Nirmala UI", "Arial Unicode MS",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Microsoft YaHei",
+    "WenQuanYi Zen Hei",
+    "Noto Sans Devanagari",
+    "Noto Sans Bengali",
+    "Noto Sans Tamil",
+    "Noto Sans Thai",
+    "Noto Sans Arabic",
+    "Noto Sans Hebrew",
+    "Noto Sans Ethiopic",
+    "Nirmala UI",
+    "Arial Unicode MS",
 )
 
 
