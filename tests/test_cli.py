@@ -116,7 +116,7 @@ def test_evaluate_on_other_data_names_an_unseen_label(trained, monkeypatch, tmp_
     other = tmp_path / "val.csv"
     other.write_text("text,label\na lovely film,pos\na dull plot,meh\n")
     _, error = mapsto("evaluate", result["run"], other, code=3)
-    assert 'val.csv row 2: label "meh" never occurs' in error
+    assert 'val.csv row 2: "label": label "meh" never occurs' in error
 
 
 def test_predict_reads_texts_files_and_standard_input(trained, monkeypatch, tmp_path):

@@ -68,7 +68,7 @@ def here(tmp_path, monkeypatch):
         return config
 
     check = testing.check_model  # tests/test_laws.py tries them all; compiling takes most of the time
-    monkeypatch.setattr(testing, "check_model", lambda model, batch, *, laws="BMD": check(model, batch, laws=laws))
+    monkeypatch.setattr(testing, "check_model", lambda model, batch, *, laws="PBMD": check(model, batch, laws=laws))
     monkeypatch.setattr(training, "settle", short)
     return tmp_path
 
@@ -90,17 +90,7 @@ def type_in(words, monkeypatch):
     return out.getvalue() + err.getvalue()
 
 
-ROUNDS = "Sinusoidal multiplies its amplitude by float32 waves, so a float64 model breaks law P in its gradient"
-BROKEN = {"parts.md": ROUNDS}
-
-
-def marked(page):
-    if page.name not in BROKEN:
-        return page
-    return pytest.param(page, marks=pytest.mark.xfail(strict=True, reason=BROKEN[page.name]))
-
-
-@pytest.mark.parametrize("page", [marked(page) for page in PAGES], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_says_to_type_runs(page, here, monkeypatch):
     names = {"__name__": "page"}
     for language, text in blocks(page):
@@ -177,7 +167,6 @@ def test_settings_and_options_named_on_the_pages_exist():
                 assert option in options | {"--help"}, f"{page.name}: {quoted}"
 
 
-@pytest.mark.xfail(strict=True, reason="the tree says testing.py, which is the folder testing/")
 def test_the_readmes_tree_is_the_tree():
     (tree,) = [text for _, text in blocks(README) if text.startswith("src/mapsto/")]
     for line in tree.splitlines():

@@ -90,7 +90,9 @@ def train(
         "device": device,
     } | ({"seed": seed} if seed >= 0 else {})
     if resume:
-        source = _data(words)[0] if words else ""
+        source, typed = _data(words)
+        if typed or any(v not in ("", 0) for v in settings.values()):
+            raise ConfigError("--resume goes on as the run began: leave out the other settings, or start a new run")
         name = run or (default_name(source or demo) if source or demo else "")
         if not name:
             raise ConfigError("which run?   mapsto train --resume --run NAME")

@@ -65,7 +65,7 @@ class InputConfig(Section):
     ngrams: int = Field(0, description="embed the hashed n-grams of tokens up to this n, too; 0: none", ge=0, le=6)
     patch: int = Field(0, description="pixels a side of a patch, or samples of a series in an item; 0: by size", ge=0)
     stem: Literal["", "patches", "convolution"] = Field(
-        "", description="how a picture becomes items: patches, convolution; empty: by size"
+        "", description="how a picture becomes items: patches, convolution; empty: convolution, if the patch allows"
     )
     side: int = Field(64, description="shrink pictures so that no side has more pixels; 0: never", ge=0)
     shift: int = Field(0, description="in training, move pictures by up to so many pixels", ge=0)

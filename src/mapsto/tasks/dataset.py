@@ -24,7 +24,7 @@ from mapsto.models.mapper import Batch, Mapper
 from mapsto.ragged import Ragged, Rows
 from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
-from mapsto.tasks.schema import Errors, Row, Schema, resolve
+from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
 from mapsto.vocabulary import Vocabulary
 
 __all__ = ["Dataset", "Measured", "StoreFeed", "convert", "prepare"]
@@ -257,6 +257,7 @@ def fingerprint(measured: Measured) -> Any:
 class Parts:
     """Inputs and output as modules, with the prefixes of their columns in a store."""
 
+    schema: Schema
     inputs: list[Any]
     output: Any
 
@@ -268,16 +269,28 @@ class Parts:
                 kinds.find("inputs", field.kind)(dim, **settings)
                 for field, settings in zip(schema.inputs, measured.inputs, strict=True)
             ]
-            return cls(inputs, kinds.find("outputs", schema.output.kind)(dim, **measured.output))
+            return cls(schema, inputs, kinds.find("outputs", schema.output.kind)(dim, **measured.output))
 
     def parse(self, row: Row) -> dict[str, NDArray]:
         """One row's arrays, by prefixed name."""
         arrays: dict[str, NDArray] = {}
-        for i, (one, value) in enumerate(zip(self.inputs, row.inputs, strict=True)):
-            arrays |= {f"{i}.{name}": array for name, array in one.parse(value).items()}
+        for i, (field, one, value) in enumerate(zip(self.schema.inputs, self.inputs, row.inputs, strict=True)):
+            arrays |= {f"{i}.{name}": array for name, array in _parse(field, one, value).items()}
         if row.target is not None:
-            arrays |= {f"t.{name}": array for name, array in self.output.parse(row.target).items()}
+            target = _parse(self.schema.output, self.output, row.target)
+            arrays |= {f"t.{name}": array for name, array in target.items()}
         return arrays
+
+
+def _parse(field: Field, part: Any, value: Any) -> dict[str, NDArray]:
+    try:
+        arrays: dict[str, NDArray] = part.parse(value)
+        return arrays
+    except DataError as error:
+        text = str(error)
+        if text.startswith('"'):
+            raise
+        raise DataError(f'"{field.name}" {text}' if text.startswith("is ") else f'"{field.name}": {text}') from None
 
 
 def _parsed(
@@ -296,11 +309,11 @@ def _parsed(
 
 
 def convert(
-    table: Table, schema: Schema, model: Mapper, *, targets: bool, skip: float = 0.0
+    table: Table, schema: Schema, model: Mapper, *, targets: bool, skip: float | None = None
 ) -> tuple[Store, list[int], Errors]:
     """Rows of new data for a trained model, in memory; with the numbers of the rows that could be read."""
     errors = Errors(skip)
-    parts = Parts(list(model.inputs), model.output)
+    parts = Parts(schema, list(model.inputs), model.output)
     columns: dict[str, list[NDArray]] = {}
     numbers = []
     for row in schema.rows(table, errors, targets=targets):

@@ -1,6 +1,7 @@
 """A finished run: load it, predict, evaluate, look."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from mapsto.tasks.dataset import Dataset, Measured, StoreFeed, convert, prepare
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer, baselines, score
 from mapsto.tasks.watch import amount
+
+FILES = (*PICTURES, ".csv", ".cvs", ".tsv", ".tab", ".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".npz", ".gz")
 
 __all__ = ["Run", "describe_map", "load", "result_lines"]
 
@@ -90,10 +93,11 @@ class Run:
             groups = None if groups is None else groups[test.rows]
         else:
             table = open_table(source, root=self.config.data.root or None)
-            store, _, _ = convert(table, self.schema, self.model, targets=True, skip=self.config.data.skip_bad)
+            skip = self.config.data.skip_bad
+            store, numbers, _ = convert(table, self.schema, self.model, targets=True, skip=skip)
             groups = None
             if self.config.data.group and self.config.data.group in table.columns:
-                groups = np.array([str(g) for g in table.column(self.config.data.group)])
+                groups = np.array([str(g) for g in table.column(self.config.data.group)])[np.array(numbers) - 1]
             test = self.store_feed(store, targets=True)
         scores = score(self.model, answer(self.model, test), groups=groups, seed=self.config.seed)
         simple = {} if data is None else baselines(self.model, self.feed("train"), self.feed("val"), test)
@@ -149,6 +153,8 @@ class Run:
             table = open_table(path, root=root)
             return self._rename(table)
         if isinstance(values, str):
+            if re.fullmatch(r"\S+\.[A-Za-z]{2,7}(\.gz)?", values) and Path(values).suffix.lower() in FILES:
+                open_table(values)  # a file that is not there: says so, and what there is
             values = [values]
         if isinstance(values, Sequence) and values and not isinstance(values[0], Mapping):
             if len(columns) != 1:
@@ -322,9 +328,9 @@ def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
     for name, value in metrics.items():
         if value is None:
             continue
-        low, high = intervals.get(name, (None, None))
-        span = "" if low is None else f" ({low:.3f} to {high:.3f})"
-        shown.append(f"{name} {value:.4g}{span}" if abs(value) >= 10 else f"{name} {value:.3f}{span}")
+        form = "{:.4g}" if abs(value) >= 10 else "{:.3f}"
+        span = " ({} to {})".format(*(form.format(end) for end in intervals[name])) if name in intervals else ""
+        shown.append(f"{name} {form.format(value)}{span}")
     lines = [
         "test          " + "   ".join(shown[:3]),
         *(["              " + "   ".join(shown[3:])] if shown[3:] else []),

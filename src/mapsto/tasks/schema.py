@@ -147,9 +147,13 @@ class Schema:
 
 
 class Errors:
-    """Rows that could not be read, counted, the first ones kept."""
+    """Rows that could not be read, counted, the first ones kept.
 
-    def __init__(self, skip: float = 0.0):
+    Args:
+        skip: the share that may be left out; None where none may be, and nobody is asked.
+    """
+
+    def __init__(self, skip: float | None = 0.0):
         self.skip = skip
         self.rows = 0
         self.found: list[tuple[str, int, str]] = []
@@ -167,15 +171,14 @@ class Errors:
         Raises:
             DataError: the first row, how many there are, and what to do.
         """
-        if self.count and self.count > self.skip * self.rows:
+        if self.count and self.count > (self.skip or 0) * self.rows:
             name, row, message = self.found[0]
             share = self.count / max(1, self.rows)
             allow = next(s for s in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if s >= share)
             many = f"   {self.count} such rows of {self.rows}." if self.count > 1 else ""
             end = "" if message.endswith((".", "?")) else "."
-            raise DataError(
-                f"{name} row {row}: {message}{end}{many}   Mend the file, or drop such rows with data.skip_bad={allow:g}"
-            )
+            cure = "" if self.skip is None else f"   Mend the file, or drop such rows with data.skip_bad={allow:g}"
+            raise DataError(f"{name} row {row}: {message}{end}{many}{cure}")
 
 
 def convert(cell: Any, kind: str, column: str) -> Any:
@@ -185,6 +188,8 @@ def convert(cell: Any, kind: str, column: str) -> Any:
         DataError: names the column and what was found; the caller adds file and row.
     """
     if cell is None:
+        if kind == "labels":
+            return []
         raise DataError(f'"{column}" is empty')
     try:
         match kind:

@@ -131,14 +131,19 @@ def score(
     for name, head in model.output.targets.items():
         compute = metric(head, found, name)
         prefix = f"{name}." if many else ""
-        scores.metrics |= {f"{prefix}{k}": v for k, v in compute().items()}
+        scores.metrics |= {f"{prefix}{k}": v for k, v in finite(compute()).items()}
         if resamples:
             grouped = groups is not None or model.output.kind == "items"
             intervals = bootstrap(
                 compute, len(found.row), groups=owners if grouped else None, resamples=resamples, seed=seed
             )
-            scores.intervals |= {f"{prefix}{k}": v for k, v in intervals.items()}
+            scores.intervals |= {f"{prefix}{k}": v for k, v in intervals.items() if np.isfinite(v).all()}
     return scores
+
+
+def finite(values: Values) -> Values:
+    """Metrics that JSON can hold: what is infinite (a target that was given no probability) has no value."""
+    return {name: value if value is not None and np.isfinite(value) else None for name, value in values.items()}
 
 
 @torch.inference_mode()
@@ -175,7 +180,7 @@ def baselines(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) 
                 values = multilabel(said, y_test)
             else:
                 values = regression(said.mean, y_test, said.nll(y_test))
-            result[f"{name}: {title}" if many else title] = values
+            result[f"{name}: {title}" if many else title] = finite(values)
     return result
 
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,6 +19,7 @@ from rich.console import Console
 from mapsto.errors import ConfigError, MapstoError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
+from mapsto.process import release_memory
 from mapsto.tasks.build import build, load_model, save_model
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import SIZES, Config, read_config, write_config
@@ -91,7 +93,7 @@ def train(
         folder = make_folder(folder)
     watcher = RunWatcher(folder, console, metric=_metric(model))
     checkpoints = Checkpoints(folder / "checkpoints")
-    trainer = Trainer(model, plan, feeds["train"], lambda: validation(model, feeds["val"]), watcher, checkpoints)
+    trainer = Trainer(model, plan, feeds["train"], partial(_validate, model, feeds["val"]), watcher, checkpoints)
     if resume:
         _resume(trainer, checkpoints, folder, dataset)
         watcher.say(f"resumed at step {trainer.progress.step}")
@@ -244,6 +246,13 @@ def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: 
     config.train.steps = max(1, int(steps))
     config.train.epochs = round(config.train.steps / an_epoch, 3)
     return config
+
+
+def _validate(model: Mapper, val: StoreFeed) -> dict[str, float]:
+    try:
+        return validation(model, val)
+    finally:
+        release_memory()
 
 
 def _metric(model: Mapper) -> str:

@@ -1,6 +1,7 @@
 """What a person sees of a run, and what its folder keeps: progress, a table line an evaluation, metrics.jsonl, log.txt."""
 
 import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,8 @@ class RunWatcher:
         self.history.append(record)
         if self.folder is not None:
             with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+                known = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
+                file.write(json.dumps(known) + "\n")
         if not self.head:
             self.head = True
             self.say(

@@ -110,7 +110,8 @@ class _Trial:
         if isinstance(support, type(constraints.real)):
             return u.sinh(), u.cosh() * step
         if isinstance(support, constraints.greater_than | constraints.greater_than_eq) and support.lower_bound == 0:
-            return u.exp(), u.exp() * step
+            v = u - torch.exp(-u - 4)  # x = e^v: v falls so fast to the left that no mass near zero is missed
+            return v.exp(), v.exp() * (1 + torch.exp(-u - 4)) * step
         raise NotImplementedError(f"no quadrature over {support}; check this likelihood's total by itself")
 
     def outside(self) -> list[float]:
