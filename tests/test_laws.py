@@ -142,6 +142,7 @@ def test_every_likelihood_keeps_the_laws(kind, i):
     require(check_likelihood(lambda: cls(**settings(LIKELIHOODS, kind, i)), laws="LBD"))
 
 
+@pytest.mark.sample
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "i"), examples("likelihoods", LIKELIHOODS))
 def test_every_likelihood_compiles(kind, i):
