@@ -116,15 +116,20 @@ def languages() -> list[Row]:
 
 
 def digits() -> list[Row]:
-    """One split."""
-    run, result = demo("digits")
+    """Mean of three splits: one test part has but 180 rows."""
     data = DEMOS["digits"].rows()
     rows = [{"x": x.ravel() / 255, "y": y} for x, y in zip(data["image"], data["digit"], strict=True)]
-    a, b = parts(run, rows, "digit")
-    beside = accuracy(
-        SVC(gamma="scale", C=10), *([r[k] for r in x] for x, k in ((a, "x"), (a, "y"), (b, "x"), (b, "y")))
-    )
-    return [row("digits", result["metrics"]["accuracy"], 0.98, result["seconds"], 60, f"SVM {beside:.4f}")]
+    found, machines, seconds = [], [], []
+    for seed in (0, 1, 2):
+        run, result = demo("digits", seed)
+        found.append(result["metrics"]["accuracy"])
+        seconds.append(result["seconds"])
+        a, b = parts(run, rows, "digit")
+        machine = SVC(gamma="scale", C=10)
+        machines.append(accuracy(machine, *([r[k] for r in x] for x, k in ((a, "x"), (a, "y"), (b, "x"), (b, "y")))))
+    shown = ", ".join(f"{x:.4f}" for x in found)
+    note = f"seeds 0, 1, 2: {shown}; SVM {np.mean(machines):.4f}"
+    return [row("digits, mean of three splits", np.mean(found), 0.98, max(seconds), 60, note)]
 
 
 def clothes() -> list[Row]:

@@ -121,7 +121,7 @@ DEMOS: dict[str, Demo] = {
             "model.heads": 4,
             "model.dropout": 0.2,
             "train.lr": 4e-3,
-            "train.epochs": 15,
+            "train.epochs": 12,
         },
     ),
     "digits": Demo(
@@ -130,7 +130,7 @@ DEMOS: dict[str, Demo] = {
         digits,
         ["image"],
         ["digit"],
-        {"size": "s", "train.epochs": 25},
+        {"size": "s", "train.epochs": 40, "train.smoothing": 0.1, "train.average": 0.995},
     ),
     "clothes": Demo(
         "image -> label",
