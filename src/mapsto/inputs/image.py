@@ -245,6 +245,7 @@ class ImageInput(Input):
             items = self.linear(patches.permute(0, 2, 4, 1, 3, 5).flatten(3))
             size = (size + p - 1) // p
         else:
+            x = x.contiguous(memory_format=torch.channels_last)  # the norms over channels then need no copy
             x, size = self._layer(x, size, self.first, self.first_norm, pool=self.patch == 4)
             x, size = self._layer(x, size, self.second, self.second_norm, pool=True)
             height, width = x.shape[2:]
