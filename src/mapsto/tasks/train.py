@@ -1,10 +1,12 @@
 """The verb ``train``: from rows to a finished run folder."""
 
+import itertools
 import json
 import math
 import os
 import re
 import signal
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,7 +35,7 @@ from mapsto.training.loop import Plan, Trainer
 
 __all__ = ["Interrupted", "train"]
 
-TIMED = 20
+WARM, TIMED = 5, 20
 
 
 class Interrupted(MapstoError):
@@ -227,16 +229,20 @@ def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: 
     plan = make_plan(config, feeds["train"], bfloat16)
     trial = Trainer(model, plan, feeds["train"], None, RunWatcher(None, Console(quiet=True)))
     kept = trial.flat.weights.clone()
-    trial.run(until=3)
-    start = time.perf_counter()
-    trial.run(until=3 + TIMED)
-    a_step = (time.perf_counter() - start) / max(1, trial.progress.step - 3)
+    order, size = feeds["train"].order(0), config.train.accumulate
+    groups = itertools.cycle([order[i : i + size] for i in range(0, len(order), size)])
+    lap = []
+    for _ in range(WARM + TIMED):
+        start = time.perf_counter()
+        trial.step(next(groups))
+        lap.append(time.perf_counter() - start)
+    a_step = statistics.median(lap[WARM:])  # a pause of the machine must not halve the training
     start = time.perf_counter()
     validation(model, feeds["val"])
     evaluation = time.perf_counter() - start
     trial.flat.weights.copy_(kept)
     model.train()
-    an_epoch = max(1, math.ceil(len(feeds["train"].order(0)) / config.train.accumulate))
+    an_epoch = max(1, math.ceil(len(order) / size))
     # Evaluations come once an epoch, forty at most; the test part and the simple models take about one more each.
     left = max(budget * 0.97 - 3 * evaluation, budget / 2)
     steps = left / (a_step + evaluation / an_epoch)
