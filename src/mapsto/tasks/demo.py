@@ -130,7 +130,14 @@ DEMOS: dict[str, Demo] = {
         digits,
         ["image"],
         ["digit"],
-        {"size": "s", "train.epochs": 40, "train.smoothing": 0.1, "train.average": 0.995},
+        {
+            "size": "s",
+            "model.pool": "attention",
+            "model.dropout": 0.2,
+            "train.epochs": 40,
+            "train.smoothing": 0.1,
+            "train.average": 0.995,
+        },
     ),
     "clothes": Demo(
         "image -> label",
