@@ -200,10 +200,10 @@ STOPPED = """
 import os, signal
 from mapsto.training.loop import Trainer
 step = Trainer.step
-def stopped(self, group):
+def stopped(self, group, batches):
     if self.progress.step == 6:
         os.kill(os.getpid(), signal.SIGTERM)
-    return step(self, group)
+    return step(self, group, batches)
 Trainer.step = stopped
 from mapsto.cli import main
 main()

@@ -1,4 +1,4 @@
-"""``python -m mapsto``: the command line."""
+"""``python -m mapsto``: the command line, for launchers such as torchrun."""
 
 from mapsto.cli import main
 

@@ -77,7 +77,7 @@ def train(
     DATA is a CSV, TSV, JSONL, Parquet, TXT or NPZ file, a folder of pictures, or a run's config.yaml.
     """
     from mapsto.tasks.folds import train_folds
-    from mapsto.tasks.train import default_name
+    from mapsto.tasks.runfolder import default_name
     from mapsto.tasks.train import train as work
 
     settings = {
@@ -264,7 +264,7 @@ def _config(
 ) -> "tuple[Config, str]":
     """The config of what was typed: a demo's or a file's, then options, then settings; and the run's usual name."""
     from mapsto.tasks.config import Config, override, read_config
-    from mapsto.tasks.train import default_name
+    from mapsto.tasks.runfolder import default_name
 
     source, typed = _data(words)
     if demo:

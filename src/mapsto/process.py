@@ -14,7 +14,7 @@ import torch
 
 from mapsto.stream import stream
 
-__all__ = ["release_memory", "tune_process"]
+__all__ = ["release_memory", "set_products", "tune_process"]
 
 GIB = 1 << 30
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -45,6 +45,18 @@ def tune_process(keep: bool = True) -> dict[str, Any]:
         default over that of oneDNN), ``products_error`` (relative, of oneDNN), ``memory_kept`` (bytes; 0 is off).
     """
     return {**_tune_products(), "memory_kept": _keep_memory() if keep else 0}
+
+
+def set_products(products: str) -> str:
+    """Use the matrix products that a run began with ("onednn" or "default"); gives those in use.
+
+    They round differently, and the probe of :func:`tune_process` may come out otherwise on another day.
+    """
+    if products == "onednn" and torch.backends.mkldnn.is_available():
+        _set("bf16")
+    elif products == "default" and _setting() == "bf16":
+        _set("none")
+    return "onednn" if _setting() == "bf16" else "default"
 
 
 def release_memory() -> bool:

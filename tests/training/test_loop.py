@@ -19,7 +19,8 @@ from mapsto.ragged import Ragged
 from mapsto.stream import stream_numpy
 from mapsto.training import loop
 from mapsto.training.checkpoint import Checkpoints
-from mapsto.training.loop import Plan, Trainer
+from mapsto.training.loop import Trainer
+from mapsto.training.plan import Plan
 from mapsto.training.schedule import average_decay, learning_rate
 from mapsto.vocabulary import Symbols
 
@@ -53,9 +54,7 @@ class Rows:
         self.served.append(rows)
         parts = {"x": self.model.inputs[0], "target": self.model.output}
         found = {n: part.gather({m: c.take(rows) for m, c in self.columns[n].items()}) for n, part in parts.items()}
-        if len(self.served) - 1 in self.poison:
-            with torch.no_grad():
-                self.model.output.hurt = True
+        self.model.output.hurt = len(self.served) - 1 in self.poison
         return found
 
 
@@ -71,22 +70,24 @@ class Note:
     def evaluated(self, record):
         self.records.append(record)
 
-    def skipped(self, step, rows):
-        self.skips.append((step, rows))
+    def skipped(self, step, rows, cause):
+        self.skips.append((step, rows, cause))
+
+    def unsaved(self, error):
+        raise error
 
     def positions(self):
         return {}
 
 
 class Fragile(VectorOutput):
-    """An output whose next loss may be NaN."""
+    """An output whose loss of a poisoned batch is NaN."""
 
     hurt = False
 
     def loss(self, theta, target):
         found = super().loss(theta, target)
         if self.hurt:
-            self.hurt = False
             found.terms["first"] = found.terms["first"] * math.nan
         return found
 
@@ -177,9 +178,10 @@ def test_the_gradient_is_clipped_to_its_norm():
 def saved(trained):
     """Every tensor a checkpoint would hold now: weights, their averages, the best, the optimiser's moments and steps."""
     found = {}
-    kept, trained.checkpoints = trained.checkpoints, Taker(found)
+    kept = trained.checkpoints, trained.saved
+    trained.checkpoints, trained.saved = Taker(found), -1
     trained.save()
-    trained.checkpoints = kept
+    trained.checkpoints, trained.saved = kept
     return found
 
 
@@ -189,7 +191,7 @@ class Taker:
     def __init__(self, found):
         self.found = found
 
-    def save(self, step, weights, optim, state, *, keep):
+    def save(self, step, weights, optim, state):
         self.found |= {n: t.clone() for n, t in {**weights, **optim}.items()}
 
 
@@ -278,28 +280,29 @@ def test_training_learns():
 
 def test_a_batch_with_a_nan_changes_no_weight_and_is_named():
     trained = trainer(poison=[2])
-    groups = trained._groups()
+    groups = iter(trained.feed.order(0))
     for _ in range(2):
-        trained.step(next(groups))
+        trained.step([next(groups)])
     before = saved(trained)
-    loss = trained.step(next(groups))
+    loss = trained.step([next(groups)])
     assert math.isnan(loss)
     assert equal(saved(trained), before)
-    assert trained.watcher.skips == [(3, trained.feed.served[2].tolist())]
+    assert trained.watcher.skips == [(3, trained.feed.served[2].tolist(), "the loss, from finite outputs")]
     assert (trained.progress.step, trained.progress.bad) == (3, 1)
-    assert math.isfinite(trained.step(next(groups)))
+    assert math.isfinite(trained.step([next(groups)]))
     assert trained.progress.bad == 0
     assert not equal(saved(trained), before)
 
 
 def test_an_infinite_gradient_of_a_finite_loss_changes_nothing():
     trained = trainer()
-    group = next(trained._groups())
+    group = trained.feed.order(0)[:1]
     trained.step(group)
     before = weights(trained)
     hook = trained.model.output.query.register_hook(lambda g: g * math.inf)
     assert math.isnan(trained.step(group))
     hook.remove()
+    assert [cause for _, _, cause in trained.watcher.skips] == ["the gradient of output.query"]
     assert torch.equal(trained.flat.weights, before)
     assert math.isfinite(trained.step(group))
 
@@ -311,7 +314,7 @@ def test_three_bad_batches_in_a_row_stop_the_run_with_the_weights_of_before():
     other = trainer(poison=[0])
     other.run(until=2)
     assert torch.equal(trained.flat.weights, other.flat.weights)
-    assert [step for step, _ in trained.watcher.skips] == [1, 3, 4, 5]
+    assert [step for step, _, _ in trained.watcher.skips] == [1, 3, 4, 5]
 
 
 # Evaluation, early stopping, the best weights
@@ -415,7 +418,7 @@ def test_a_run_saved_and_restored_midway_is_the_uninterrupted_one(until, tmp_pat
     assert found is not None
     second = trainer(plan, model=make(seed=9))
     second.validate = validation(second)
-    second.restore(*found)
+    second.restore(found)
     second.run()
     progress, records, tensors = state(second)
     wanted_progress, wanted_records, wanted = state(whole)

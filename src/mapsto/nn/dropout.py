@@ -41,9 +41,10 @@ class Random(nn.Module):
 
 
 def set_clock(model: nn.Module, clock: Clock) -> None:
-    """Let all random modules of a model read one clock; each is a layer of its own."""
+    """Let all random modules of a model read one clock, each as a layer of its own; calls are counted from the first."""
     for layer, module in enumerate(m for m in model.modules() if isinstance(m, Random)):
         module.clock, module.layer = clock, layer
+        module._now = (-1, -1)
 
 
 def keep(shape: torch.Size, rate: float, source: torch.Generator, device: torch.device) -> Tensor:

@@ -1,12 +1,12 @@
 """A model from its settings, and the files of a model: ``model.safetensors``, ``config.json``, ``vocabulary.*``."""
 
-import json
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mapsto import kinds
+from mapsto import disk, document, kinds, manifest
 from mapsto.errors import ConfigError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.initial import initialise
@@ -17,12 +17,12 @@ from mapsto.nn.transformer import Encoder, PostNorm, PreNorm
 from mapsto.tasks.config import ModelConfig
 from mapsto.tasks.dataset import Measured, Parts
 from mapsto.tasks.schema import Schema
-from mapsto.training.checkpoint import read_tensors, write_json, write_tensors
 from mapsto.vocabulary import Vocabulary, restore
 
 __all__ = ["build", "load_model", "parameters", "save_model"]
 
 FORMAT = 1
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
 def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int) -> Mapper:
@@ -79,30 +79,53 @@ def parameters(model: torch.nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig) -> None:
-    """Write the weights and all that is needed to make the model again."""
-    folder.mkdir(parents=True, exist_ok=True)
+def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig, card: str) -> int:
+    """Write the weights and all that is needed to make the model again, whole or not at all.
+
+    Args:
+        folder: where; one that is there is replaced.
+        model: whose weights.
+        schema: which columns it maps.
+        config: its settings.
+        card: the README.md that goes with it.
+
+    Returns:
+        Its size in bytes.
+    """
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    disk.remove(aside)
+    disk.make(aside)
 
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Vocabulary):
             file = f"vocabulary.{name}.{value.suffix}"
-            (folder / file).write_bytes(value.dump())
+            disk.write(aside / file, value.dump())
             return {"vocabulary": value.kind, "file": file}
         return value
 
-    inputs = [
-        {key: plain(value, str(i)) for key, value in one.settings().items()}
-        for i, one in enumerate(model.sources.values())
-    ]
-    write_tensors(folder / "model.safetensors", dict(model.named_parameters()))
-    content = {
-        "format": FORMAT,
-        "schema": schema.to_json(),
-        "inputs": inputs,
-        "output": model.output.settings(),
-        "model": config.model_dump(),
-    }
-    write_json(folder / "config.json", content)
+    try:
+        inputs = [
+            {key: plain(value, str(i)) for key, value in one.settings().items()}
+            for i, one in enumerate(model.sources.values())
+        ]
+        content = {
+            "format": FORMAT,
+            "schema": schema.to_json(),
+            "inputs": inputs,
+            "output": model.output.settings(),
+            "model": config.model_dump(),
+        }
+        disk.write_tensors(aside / WEIGHTS, dict(model.named_parameters()))
+        disk.write(aside / CONFIG, document.dump(content))
+        manifest.seal(aside, {}, sorted(f.name for f in aside.iterdir()))
+        disk.write(aside / "README.md", card.encode())  # not sealed: people write in it
+        disk.sync(aside / "README.md")
+        disk.remove(folder)
+        disk.move(aside, folder)
+        disk.sync(folder.parent)
+    finally:
+        disk.remove(aside)
+    return sum(f.stat().st_size for f in folder.iterdir())
 
 
 def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
@@ -111,13 +134,11 @@ def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
     Raises:
         ModelFileError: a file is missing, damaged, or of another model.
     """
-    path = folder / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelFileError(f"{path} is missing: this is no finished run") from None
-    except (ValueError, OSError) as error:
-        raise ModelFileError(f"{path} is damaged: {error}") from None
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ModelFileError(f"{path} is missing: this is no finished run")
+    manifest.verify(folder)
+    content = disk.read_json(path)
     try:
         if content["format"] != FORMAT:
             raise ModelFileError(f"{path}: format {content['format']}, this version reads {FORMAT}")
@@ -127,7 +148,7 @@ def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
         model = build(schema, Measured(inputs, content["output"]), config, seed=0)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path} is of no model this version knows: {error}") from None
-    _fill(model, read_tensors(folder / "model.safetensors"), folder / "model.safetensors")
+    _fill(model, disk.read_tensors(folder / WEIGHTS), folder / WEIGHTS)
     return model, schema, config
 
 

@@ -105,14 +105,18 @@ class TrainConfig(Section):
     warmup: float = Field(0.05, description="share of the steps that the learning rate rises", ge=0, le=1)
     batch_tokens: int = Field(0, description="items in a batch, padding included; 0: by the data's size", ge=0)
     batch_rows: int = Field(256, description="at most so many rows in a batch", gt=0)
-    accumulate: int = Field(1, description="batches a step", gt=0)
+    accumulate: int = Field(0, description="batches a step, over all processes; 0: one a process", ge=0)
     weight_decay: float = Field(0.05, description="of AdamW, on matrices", ge=0)
     clip: float = Field(1.0, description="largest norm of the gradient; 0: no limit", ge=0)
     average: float = Field(0.99, description="decay of the averaged weights; 0: none", ge=0, lt=1)
     smoothing: float = Field(0.0, description="label smoothing", ge=0, lt=1)
     evaluate_every: int = Field(0, description="steps between evaluations; 0: an epoch, at most 40 in all", ge=0)
-    save_every: int = Field(0, description="steps between checkpoints besides those at evaluations", ge=0)
+    save_every: int = Field(
+        0, description="steps between checkpoints; 0: at evaluations and each minute, in at most 5 % of the time", ge=0
+    )
     patience: int = Field(0, description="end after so many evaluations without a better one; 0: never", ge=0)
+    workers: int = Field(0, description="threads that gather batches ahead; 0: none", ge=0, le=256)
+    timeout: float = Field(300.0, description="seconds until a process that does not answer counts as lost", gt=0)
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto (bfloat16 where the device computes in it), float32, bfloat16"
     )

@@ -54,6 +54,7 @@ class Dataset:
         places: (table's name, row number) of each row.
         summaries: of the columns.
         errors: the rows left out.
+        sources: (name, SHA-256) of each table.
     """
 
     schema: Schema
@@ -64,6 +65,12 @@ class Dataset:
     places: list[tuple[str, int]]
     summaries: dict[str, Summary]
     errors: Errors
+    sources: list[tuple[str, str]]
+
+    def facts(self) -> dict[str, Any]:
+        """What tells whether the data have changed, and which of them: JSON values."""
+        sources = {f"{i}: {name}": digest for i, (name, digest) in enumerate(self.sources)}
+        return {"sources": sources, "rows": self.split.counts, "fingerprint": self.fingerprint()}
 
     def fingerprint(self) -> str:
         """A hash of every row and its side, to tell whether the data have changed."""
@@ -124,14 +131,15 @@ def prepare(
     measured = measured or measure(schema, partial(_training, parts, schema, train), config)
     model_parts = Parts.build(schema, measured, dim=8)
     settings = {"schema": schema.to_json(), "measured": fingerprint(measured), "skip": config.data.skip_bad}
-    folder = cache_folder("+".join(t.fingerprint() for t, _ in parts), settings)
+    sources = [(t.name, t.fingerprint()) for t, _ in parts]
+    folder = cache_folder("+".join(digest for _, digest in sources), settings)
     late = Errors(config.data.skip_bad)
     store = cached(folder, lambda: _parsed(parts, schema, model_parts, late))
     kept = store.columns["row"].values  # rows whose values no input or output could parse are missing here
     division = replace(division, sides=division.sides[kept])
     groups = np.array([str(survey.groups[i]) for i in kept]) if config.data.group else None
     places = [(parts[t][0].name, row) for t, row in (survey.places[i] for i in kept)]
-    return Dataset(schema, measured, store, division, groups, places, summaries, errors)
+    return Dataset(schema, measured, store, division, groups, places, summaries, errors, sources)
 
 
 def _odd(schema: Schema, summaries: Mapping[str, Summary], table: Table, config: Config) -> None:

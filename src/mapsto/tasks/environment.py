@@ -24,14 +24,20 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def device(name: str) -> torch.device:
+def device(name: str, local: int | None = None) -> torch.device:
     """The device of a name; ``auto`` is the first GPU, or the processor.
+
+    Args:
+        name: as the user says it.
+        local: which of several processes on this machine it is for: each takes a GPU of its own.
 
     Raises:
         ConfigError: no such device here.
     """
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and local is not None:
+        name = f"cuda:{local}"
     try:
         found = torch.device(name)
         torch.empty(1, device=found)

@@ -1,6 +1,5 @@
 """A finished run: load it, predict, evaluate, look."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from mapsto import disk
 from mapsto.data.folder import PICTURES
 from mapsto.data.source import Table
 from mapsto.data.table import open_table
@@ -45,7 +45,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         """What training ended with: metrics, intervals, baselines."""
-        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text(encoding="utf-8"))
+        found: dict[str, Any] = disk.read_json(self.folder / "result.json")
         return found
 
     def dataset(self) -> Dataset:
@@ -55,8 +55,8 @@ class Run:
                 raise ConfigError(f"{self.folder} was trained on rows in memory.   Say which data to use")
             parts = Measured([part.settings() for part in self.model.sources.values()], self.model.output.settings())
             dataset = prepare(self.config, schema=self.schema, measured=parts)
-            known = json.loads((self.folder / "environment.json").read_text(encoding="utf-8")).get("data")
-            if dataset.fingerprint() != known:
+            known = disk.read_json(self.folder / "environment.json")
+            if dataset.facts() != known.get("data"):
                 source = self.config.data.source
                 raise DataError(
                     f"{source} has changed since {self.folder} was trained on it, so its test rows may be training rows.   "

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load as restore
+from safetensors.numpy import save
 from scipy import sparse
 
 from mapsto.inputs.sequence import SequenceInput
@@ -25,6 +27,7 @@ from mapsto.training.baseline import (
     tuned,
 )
 from mapsto.training.metric import bootstrap, classification, multilabel, regression
+from mapsto.training.parallel import World
 
 __all__ = ["Answers", "Scores", "answer", "baselines", "score", "validation"]
 
@@ -49,49 +52,64 @@ class Answers:
 
 
 @torch.inference_mode()
-def answer(model: Mapper, feed: StoreFeed, *, targets: bool = True) -> Answers:
-    """Ask a model about every row of a feed; answers come in the feed's own order of rows."""
+def answer(model: Mapper, feed: StoreFeed, *, targets: bool = True, world: World | None = None) -> Answers:
+    """Ask a model about every row of a feed; answers come in the feed's own order of rows.
+
+    Whole batches are dealt to the processes of a world, and their answers put together again in the order of the
+    batches: the answers, and what is computed of them, do not depend on how many processes there are.
+    """
     model.eval()
-    predicted: dict[str, dict[str, list[NDArray]]] = {}
-    true: dict[str, list[NDArray]] = {}
-    nll: dict[str, list[NDArray]] = {}
-    owners: list[NDArray] = []
+    world = world or World()
     position = {int(r): i for i, r in enumerate(feed.rows)}
-    for rows in feed.once():
-        batch = feed.batch(rows)
-        answers, memory = model.answers(batch)
-        theta = model.output(answers)
-        places = np.array([position[int(r)] for r in rows])
-        pick: Callable[[NDArray], NDArray] = lambda a: a  # noqa: E731
-        if model.output.kind == "items":
-            valid = memory.valid.cpu().numpy()
-            pick = partial(_valid, valid)
-            owners.append(np.repeat(places, valid.sum(1)))
+    found: dict[int, dict[str, NDArray]] = {}
+    for number, rows in enumerate(feed.once()):
+        if world.mine(number):
+            found[number] = _answer(model, feed, rows, targets)
+            found[number]["row"] = np.array([position[int(r)] for r in rows])[found[number]["row"]]
+    if world.size > 1:
+        found = _gathered(found, world)
+    pieces = [found[number] for number in sorted(found)]
+    order = np.argsort(np.concatenate([p["row"] for p in pieces]), kind="stable")
+    joined = {key: np.concatenate([p[key] for p in pieces])[order] for key in pieces[0]}
+    answers = Answers()
+    answers.row = joined.pop("row")
+    for key, array in joined.items():
+        form, _, name = key.partition(" ")
+        if form == "true":
+            answers.target[name] = array
+        elif form == "nll":
+            answers.nll[name] = array.astype(np.float64)
         else:
-            owners.append(places)
-        for name, arrays in model.output.predict(theta).items():
-            for key, array in arrays.items():
-                predicted.setdefault(name, {}).setdefault(key, []).append(pick(array))
-        if targets:
-            for name, head in model.output.targets.items():
-                event = batch["target"]["values" if model.output.kind == "items" else name]
-                log_p = head.log_likelihood(theta[name], event).float().cpu().numpy()
-                true.setdefault(name, []).append(
-                    pick(event.cpu().numpy()) if model.output.kind == "items" else event[:, 0].cpu().numpy()
-                )
-                nll.setdefault(name, []).append(-(pick(log_p) if model.output.kind == "items" else log_p[:, 0]))
-    found = Answers()
-    owner = np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
-    found.row = owner[order]
-    found.predicted = {n: {k: np.concatenate(v)[order] for k, v in a.items()} for n, a in predicted.items()}
-    found.target = {n: np.concatenate(v)[order] for n, v in true.items()}
-    found.nll = {n: np.concatenate(v)[order].astype(np.float64) for n, v in nll.items()}
+            answers.predicted.setdefault(name, {})[form] = array
+    return answers
+
+
+def _answer(model: Mapper, feed: StoreFeed, rows: NDArray[np.int64], targets: bool) -> dict[str, NDArray]:
+    """One batch's arrays over its events: ``row`` (place in the batch), and ``WHAT TARGET`` for each target."""
+    batch = feed.batch(rows)
+    answers, memory = model.answers(batch)
+    theta = model.output(answers)
+    items = model.output.kind == "items"
+    valid = memory.valid.cpu().numpy()
+    found: dict[str, NDArray] = {"row": np.repeat(np.arange(len(rows)), valid.sum(1) if items else 1)}
+    for name, arrays in model.output.predict(theta).items():
+        found |= {f"{key} {name}": array[valid] if items else array for key, array in arrays.items()}
+    for name, head in model.output.targets.items() if targets else ():
+        event = batch["target"]["values" if items else name]
+        log_p = head.log_likelihood(theta[name], event).float().cpu().numpy()
+        found[f"true {name}"] = event.cpu().numpy()[valid] if items else event[:, 0].cpu().numpy()
+        found[f"nll {name}"] = -(log_p[valid] if items else log_p[:, 0])
     return found
 
 
-def _valid(valid: NDArray, array: NDArray) -> NDArray:
-    return array[valid]
+def _gathered(found: dict[int, dict[str, NDArray]], world: World) -> dict[int, dict[str, NDArray]]:
+    flat = {f"{number} {key}": np.ascontiguousarray(a) for number, arrays in found.items() for key, a in arrays.items()}
+    everyone: dict[int, dict[str, NDArray]] = {}
+    for data in world.share(save(flat)):
+        for key, array in restore(data).items():
+            number, _, rest = key.partition(" ")
+            everyone.setdefault(int(number), {})[rest] = array
+    return everyone
 
 
 def metric(head: Target, found: Answers, name: str) -> Callable[..., dict[str, Any]]:
@@ -147,9 +165,9 @@ def finite(values: Values) -> Values:
 
 
 @torch.inference_mode()
-def validation(model: Mapper, feed: StoreFeed) -> dict[str, float]:
+def validation(model: Mapper, feed: StoreFeed, world: World | None = None) -> dict[str, float]:
     """The loss without smoothing, per target (a number's in standardised units), and the first metric."""
-    found = answer(model, feed)
+    found = answer(model, feed, world=world)
     head_name, head = next(iter(model.output.targets.items()))
     total = sum(float(nll.sum()) for nll in found.nll.values())
     units = [np.log(h.scale).sum() for h in model.output.targets.values() if isinstance(h, NumberTarget)]

@@ -8,30 +8,35 @@ import re
 import signal
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
+from mapsto import disk, document
 from mapsto.errors import ConfigError, MapstoError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
-from mapsto.process import release_memory
+from mapsto.process import release_memory, set_products
 from mapsto.tasks.build import build, load_model, save_model
 from mapsto.tasks.card import model_card
-from mapsto.tasks.config import SIZES, Config, read_config, write_config
+from mapsto.tasks.config import SIZES, Config, read_config
 from mapsto.tasks.dataset import Dataset, StoreFeed, prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
-from mapsto.tasks.run import Run, describe_map, result_lines
+from mapsto.tasks.run import Run, describe_map, load, result_lines
+from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import answer, baselines, score, validation
 from mapsto.tasks.watch import RunWatcher, clock
-from mapsto.training.checkpoint import Checkpoints, write_json
-from mapsto.training.loop import Plan, Trainer
+from mapsto.training.checkpoint import Checkpoints
+from mapsto.training.loop import Trainer
+from mapsto.training.parallel import World, joined
+from mapsto.training.plan import Plan
 
 __all__ = ["Interrupted", "train"]
 
@@ -55,6 +60,7 @@ def train(
     console: Console | None = None,
     root: Path = Path("runs"),
     tuned: dict[str, Any] | None = None,
+    world: World | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Train a model and leave a run folder.
 
@@ -66,98 +72,154 @@ def train(
         console: where to show progress; by default the terminal's standard error.
         root: the folder of run folders.
         tuned: what was set for the whole process (:func:`mapsto.process.tune_process`).
+        world: the processes; by default those that ``torchrun`` started together, or this one alone.
 
     Returns:
         The finished run, and ``{"run", "metrics", "intervals", "baselines", "seconds"}``.
     """
-    began = time.perf_counter()
-    console = console or Console(stderr=True)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    where = device(config.device)
-    folder = root / (name or default_name(config.data.source))
-    kept: Config | None = None
-    if resume:
-        kept = read_config(_existing(folder) / "config.yaml")
-        config = kept
-    dataset = prepare(config, source)
-    config = settle(config, dataset)
-    model = build(dataset.schema, dataset.measured, config.model, seed=config.seed).to(where)
-    if config.init:
-        _start_from(model, Path(config.init))
-    feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
-    bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
-    if config.time and not config.train.steps:
-        config = timed(config, model, feeds, bfloat16)
-    plan = make_plan(config, feeds["train"], bfloat16)
-    config.train.steps = plan.steps
-    if not resume:
-        folder = make_folder(folder)
-    watcher = RunWatcher(folder, console, metric=_metric(model))
-    checkpoints = Checkpoints(folder / "checkpoints")
-    trainer = Trainer(model, plan, feeds["train"], partial(_validate, model, feeds["val"]), watcher, checkpoints)
-    if resume:
-        _resume(trainer, checkpoints, folder, dataset)
-        watcher.say(f"resumed at step {trainer.progress.step}")
-    else:
-        (folder / "config.yaml").write_text(write_config(config), encoding="utf-8")
-        write_json(
-            folder / "environment.json", {**environment(tuned), "device": str(where), "data": dataset.fingerprint()}
-        )
-        for line in describe_map(dataset, config, model, plan.steps, feeds["train"], where, bfloat16, folder):
-            watcher.say(line)
-    _train(trainer, watcher, checkpoints, folder)
-    trainer.finish()
-    save_model(folder / "model", model, dataset.schema, config.model)
-    run = Run(folder, model, dataset.schema, config, dataset)
-    groups = None if dataset.groups is None else dataset.groups[feeds["test"].rows]
-    scores = score(model, answer(model, feeds["test"]), groups=groups, seed=config.seed)
-    simple = baselines(model, feeds["train"], feeds["val"], feeds["test"])
-    result = {
-        "run": str(folder),
-        "metrics": scores.metrics,
-        "intervals": {k: list(v) for k, v in scores.intervals.items()},
-        "baselines": simple,
-        "seconds": round(time.perf_counter() - began, 2),
-    }
-    write_json(folder / "result.json", result)
-    (folder / "model" / "README.md").write_text(model_card(run, result), encoding="utf-8")
-    for line in result_lines(result, model):
-        watcher.say(line)
-    size = sum(f.stat().st_size for f in (folder / "model").iterdir())
-    watcher.say(f"saved {folder / 'model'} ({size / 1e6:.1f} MB) in {clock(time.perf_counter() - began)}")
-    return run, result
-
-
-def default_name(source: str) -> str:
-    """The run's name from the data's: ``data/reviews.csv`` is ``reviews``."""
-    text = source.removeprefix("demo:").rstrip("/")
-    stem = Path(text).name.split(".")[0] if text else "run"
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-") or "run"
-
-
-def make_folder(folder: Path) -> Path:
-    """Make a run folder that was not there: NAME, NAME-2, NAME-3 and so on."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for number in range(1, 10_000):
-        found = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+    path = root / (name or default_name(config.data.source))
+    place: RunFolder | None = None
+    with nullcontext(world) if world is not None else joined(config.train.timeout) as here:
+        if not here.first:
+            console = Console(quiet=True)
         try:
-            found.mkdir()
-        except FileExistsError:
-            continue
-        return found
-    raise ConfigError(f"{folder} and 9,999 more exist already.   Choose another name with --run")
+            if resume and here.first:
+                place = RunFolder.open(path)
+            if resume:
+                config = read_config(path / "config.yaml")
+                if (path / "result.json").is_file():
+                    return _finished(path, console or Console(stderr=True))
+            return _Job(config, path, here, console or Console(stderr=True), tuned or {}).run(source, place)
+        finally:
+            if place is not None:
+                place.close()
 
 
-def _existing(folder: Path) -> Path:
-    if not (folder / "config.yaml").is_file():
-        there = sorted(p.name for p in folder.parent.iterdir() if p.is_dir()) if folder.parent.is_dir() else []
-        raise ConfigError(f"there is no run {folder} to resume.   Runs: {', '.join(there) or 'none'}")
-    return folder
+def _finished(path: Path, console: Console) -> tuple[Run, dict[str, Any]]:
+    run = load(path)
+    console.print(f"{path} is finished: {run.config.train.steps} steps.   To train on from its weights: --init {path}")
+    return run, run.result
 
 
-def settle(config: Config, dataset: Dataset) -> Config:
-    """Fill in what was left to the data's size, so that the config says every value."""
+class _Job:
+    """One training, from settings to a finished folder."""
+
+    def __init__(self, config: Config, path: Path, world: World, console: Console, tuned: dict[str, Any]):
+        self.config, self.path, self.world, self.console = config, path, world, console
+        self.tuned = tuned
+        self.began = time.perf_counter()
+
+    def run(self, source: Any, place: RunFolder | None) -> tuple[Run, dict[str, Any]]:
+        """Prepare, train, measure, leave."""
+        world, resumed = self.world, place is not None
+        config = self.config
+        if place is not None:
+            self._as_before(place)
+        elif config.threads:
+            torch.set_num_threads(config.threads)
+        where = device(config.device, world.local if world.size > 1 else None)
+        dataset = prepare(config, source)
+        config = settle(config, dataset, world)
+        model = build(dataset.schema, dataset.measured, config.model, seed=config.seed).to(where)
+        if config.init:
+            _start_from(model, Path(config.init))
+        feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
+        bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
+        if config.time and not config.train.steps:
+            config = timed(config, model, feeds, bfloat16, world)
+        plan = make_plan(config, feeds["train"], bfloat16)
+        config.train.steps = plan.steps
+        facts = dataset.facts()
+        known = {**environment(self.tuned), "device": str(where), "processes": world.size, "data": facts}
+        alike = {"config": config.model_dump(), "data": facts, "versions": known["versions"]}
+        world.agree(document.dump(alike), "settings, data or versions", starting=True)
+        own = place
+        try:
+            if place is not None:
+                place.check_data(facts)
+            elif world.first:
+                own = RunFolder.new(self.path, config, known)
+            folder = Path(world.share(str(own.path if own else "").encode())[0].decode())
+            watcher = RunWatcher(
+                folder if world.first else None,
+                self.console,
+                metric=_metric(model),
+                place=lambda row: "{} row {}".format(*dataset.places[row]),
+                batch=lambda rows: feeds["train"].batch(np.array(rows)),
+            )
+            checkpoints = None
+            if own is not None:
+                facts = {k: known[k] for k in ("threads", "versions", "device")} | {"data": facts["fingerprint"]}
+                checkpoints = Checkpoints(folder / "checkpoints", {"run": own.environment["run"], **facts})
+            check = partial(_validate, model, feeds["val"], world)
+            trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world)
+            if resumed or world.size > 1:
+                self._take_up(trainer, watcher, own if resumed else None, known)
+            if not trainer.progress.step:
+                for line in describe_map(dataset, config, model, plan.steps, feeds["train"], where, bfloat16, folder):
+                    watcher.say(line)
+            _train(trainer, watcher, folder)
+            trainer.finish()
+            return self._leave(Run(folder, model, dataset.schema, config, dataset), feeds, watcher)
+        finally:
+            if own is not None and own is not place:
+                own.close()
+
+    def _as_before(self, place: RunFolder) -> None:
+        """Threads and products of the run's first start: they are part of its bits."""
+        was = place.environment
+        if isinstance(was.get("threads"), int) and 0 < was["threads"] <= 1024:
+            torch.set_num_threads(was["threads"])
+        products = was.get("process", {}).get("products")
+        if products and products != self.tuned.get("products"):
+            self.tuned = {**self.tuned, "products": set_products(products)}
+
+    def _take_up(self, trainer: Trainer, watcher: RunWatcher, place: RunFolder | None, now: dict[str, Any]) -> None:
+        """Continue from the newest checkpoint that is whole, in all processes."""
+        checkpoints = trainer.checkpoints
+        if place is not None and checkpoints is not None:
+            checkpoints.sweep()
+            found = checkpoints.newest()
+            for reason in checkpoints.bad.values():
+                watcher.tell(f"warning: a checkpoint cannot be used: {reason}.   The one before is", "yellow")
+            if found is not None:
+                trainer.restore(found)
+            watcher.cut(found.state.get("files", {}) if found is not None else {})
+            for line in place.inexact(now):
+                watcher.tell(f"warning: not bit for bit the run that was begun: {line}", "yellow")
+            watcher.tell(f"resumed at step {trainer.progress.step} of {trainer.plan.steps}")
+        trainer.spread()
+
+    def _leave(self, run: Run, feeds: dict[str, StoreFeed], watcher: RunWatcher) -> tuple[Run, dict[str, Any]]:
+        """Measure on the test part; write the model, its card, and last the result."""
+        model, config, folder, world = run.model, self.config, run.folder, self.world
+        groups = run.dataset().groups
+        groups = None if groups is None else groups[feeds["test"].rows]
+        found = answer(model, feeds["test"], world=world)
+        scores = score(model, found, groups=groups, seed=config.seed, resamples=1000 if world.first else 0)
+        result: dict[str, Any] = {
+            "run": str(folder),
+            "metrics": scores.metrics,
+            "intervals": {k: list(v) for k, v in scores.intervals.items()},
+            "baselines": baselines(model, feeds["train"], feeds["val"], feeds["test"]) if world.first else {},
+            "seconds": round(time.perf_counter() - self.began, 2),
+        }
+        if not world.first:
+            return run, result
+        try:
+            size = save_model(folder / "model", model, run.schema, run.config.model, model_card(run, result))
+            for line in result_lines(result, model):
+                watcher.say(line)
+            watcher.say(f"saved {folder / 'model'} ({size / 1e6:.1f} MB) in {clock(time.perf_counter() - self.began)}")
+            watcher.positions()
+            disk.replace(folder / "result.json", document.dump(result))
+        except OSError as error:
+            raise disk.full(folder, error) from None
+        return run, result
+
+
+def settle(config: Config, dataset: Dataset, world: World | None = None) -> Config:
+    """Fill in what was left to the data's size and the processes, so that the config says every value."""
     config = config.model_copy(deep=True)
     rows = dataset.split.counts["train"]
     if config.size == "auto":
@@ -168,6 +230,8 @@ def settle(config: Config, dataset: Dataset) -> Config:
             setattr(config.model, name, int(size[name]))
     if not config.train.lr:
         config.train.lr = float(size["lr"])
+    if not config.train.accumulate:
+        config.train.accumulate = world.size if world is not None else 1
     if not config.train.epochs:
         config.train.epochs = float(min(60, max(4, math.ceil(150_000 / max(1, rows)))))
     return config
@@ -207,6 +271,7 @@ def make_plan(config: Config, train_feed: StoreFeed, bfloat16: bool) -> Plan:
         patience=t.patience,
         seed=config.seed,
         bfloat16=bfloat16,
+        workers=t.workers,
     )
 
 
@@ -223,11 +288,11 @@ def seconds(text: str) -> float:
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
-def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: bool) -> Config:
-    """Fix the number of steps for ``--time`` from twenty timed ones, whose changes are undone."""
+def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: bool, world: World) -> Config:
+    """Fix the number of steps for ``--time`` from twenty timed ones, whose changes are undone; the slowest decides."""
     budget = seconds(config.time)
     plan = make_plan(config, feeds["train"], bfloat16)
-    trial = Trainer(model, plan, feeds["train"], None, RunWatcher(None, Console(quiet=True)))
+    trial = Trainer(model, plan, feeds["train"], None, RunWatcher(None, Console(quiet=True)), world=world)
     kept = trial.flat.weights.clone()
     order, size = feeds["train"].order(0), config.train.accumulate
     groups = itertools.cycle([order[i : i + size] for i in range(0, len(order), size)])
@@ -238,8 +303,11 @@ def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: 
         lap.append(time.perf_counter() - start)
     a_step = statistics.median(lap[WARM:])  # a pause of the machine must not halve the training
     start = time.perf_counter()
-    validation(model, feeds["val"])
+    validation(model, feeds["val"], world)
     evaluation = time.perf_counter() - start
+    a_step, evaluation = (
+        max(json.loads(x)[i] for x in world.share(json.dumps([a_step, evaluation]).encode())) for i in (0, 1)
+    )
     trial.flat.weights.copy_(kept)
     model.train()
     an_epoch = max(1, math.ceil(len(order) / size))
@@ -254,9 +322,9 @@ def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: 
     return config
 
 
-def _validate(model: Mapper, val: StoreFeed) -> dict[str, float]:
+def _validate(model: Mapper, val: StoreFeed, world: World) -> dict[str, float]:
     try:
-        return validation(model, val)
+        return validation(model, val, world)
     finally:
         release_memory()
 
@@ -279,52 +347,41 @@ def _start_from(model: Mapper, path: Path) -> None:
             own[name].copy_(theirs[name])
 
 
-def _resume(trainer: Trainer, checkpoints: Checkpoints, folder: Path, dataset: Dataset) -> None:
-    known = json.loads((folder / "environment.json").read_text(encoding="utf-8"))
-    if known.get("data") != dataset.fingerprint():
-        raise ConfigError(
-            f"{folder}: the data have changed since this run began.   Start a new run, or restore the data"
-        )
-    found = checkpoints.newest()
-    if found is None:
-        return
-    weights, optim, state = found
-    trainer.restore(weights, optim, state)
-    for name, size in state["files"].items():
-        path = folder / name
-        if path.exists() and path.stat().st_size > size:
-            os.truncate(path, size)
-
-
-def _train(trainer: Trainer, watcher: RunWatcher, checkpoints: Checkpoints, folder: Path) -> None:
+def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:
     watcher.begin(trainer.plan.steps, trainer.progress.step)
     try:
-        with _signals(trainer.stop) as received:
+        with _signals(trainer) as received:
             trainer.run()
+            trainer.save()
     finally:
         watcher.end()
-    if received:
-        trainer.save()
-        raise Interrupted(
-            f"stopped at step {trainer.progress.step} of {trainer.plan.steps}, saved.   "
-            f"Go on with --resume --run {folder.name}",
-            received[0],
-        )
+    if received or trainer.stopping:
+        step, steps = trainer.progress.step, trainer.plan.steps
+        kept = f"stopped at step {step} of {steps}, saved"
+        if trainer.checkpoints is not None and trainer.saved != step:
+            kept = (
+                f"stopped at step {step} of {steps}, not saved; the last checkpoint is of step {max(trainer.saved, 0)}"
+            )
+        raise Interrupted(f"{kept}.   Go on with --resume --run {folder.name}", (received or [signal.SIGTERM])[0])
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM end the step that runs; a second one ends the process at once."""
+def _signals(trainer: Trainer) -> Iterator[list[int]]:
+    """SIGINT, SIGTERM and a closed terminal end the step that runs; a second signal ends the process at once."""
     received: list[int] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if received:
+        # torchrun passes on what the terminal has sent to all already; its own last word is SIGKILL.
+        if received and trainer.world.size == 1:
             os._exit(128 + number)
         received.append(number)
-        stop()
+        trainer.stop()
 
+    ending = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        ending.append(signal.SIGHUP)
     try:
-        before = {s: signal.signal(s, handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        before = {s: signal.signal(s, handle) for s in ending}
     except ValueError:  # not the main thread: signals go to whoever is
         yield received
         return

@@ -3,12 +3,19 @@
 import json
 import math
 import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
+from torch import Tensor
+
+from mapsto import disk
+from mapsto.errors import ResourceError
+from mapsto.training.journal import Journal
 
 __all__ = ["RunWatcher", "amount", "clock"]
 
@@ -40,17 +47,28 @@ def amount(number: float) -> str:
 class RunWatcher:
     """Tells the terminal and the run folder how training goes.
 
+    A terminal that is gone, or a pipe that nobody reads, is written to no more; training goes on.
+
     Args:
-        folder: where ``metrics.jsonl`` and ``log.txt`` are; None keeps none.
+        folder: where ``metrics.jsonl``, ``log.txt`` and what went wrong are; None keeps none.
         console: where to print; it decides by itself whether it is a terminal.
-        steps: in all.
         metric: the name of the metric shown beside the losses.
+        place: how to call a row of the store.
+        batch: the tensors of some rows of the store, to keep those of a bad step.
     """
 
-    def __init__(self, folder: Path | None, console: Console, steps: int = 0, metric: str = "accuracy"):
-        self.folder, self.console, self.steps, self.metric = folder, console, steps, metric
-        self.history: list[dict[str, Any]] = []
-        self.bad: list[tuple[int, list[int]]] = []
+    def __init__(
+        self,
+        folder: Path | None,
+        console: Console,
+        *,
+        metric: str = "accuracy",
+        place: Callable[[int], str] = str,
+        batch: Callable[[list[int]], Mapping[str, Mapping[str, Tensor]]] | None = None,
+    ):
+        self.folder, self.console, self.metric, self.place, self.batch = folder, console, metric, place, batch
+        names = ("metrics.jsonl", "log.txt", "bad-batches.jsonl")
+        self.journals = {name: Journal(folder and folder / name) for name in names}
         self.head = False
         self.started = time.perf_counter()
         self.shown = 0.0
@@ -59,18 +77,28 @@ class RunWatcher:
 
     def say(self, text: str, style: str = "") -> None:
         """A line for the terminal and the log. Markup in it is off: it may come from data."""
-        self.console.print(Text(text, style=style), soft_wrap=True, highlight=False)
+        self.tell(text, style)
         self.log(text)
+
+    def tell(self, text: str, style: str = "") -> None:
+        """A line for the terminal alone."""
+        with self._heard():
+            self.console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
     def log(self, text: str) -> None:
         """A line for the log alone."""
-        if self.folder is not None:
-            with (self.folder / "log.txt").open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
+        self.journals["log.txt"].add(text)
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self.progress, self.console = None, Console(quiet=True)
 
     def begin(self, steps: int, done: int = 0) -> None:
         """Training begins; on a terminal a bar moves below the lines."""
-        self.steps, self.started = steps, time.perf_counter()
+        self.started = time.perf_counter()
         if self.console.is_terminal:
             self.progress = Progress(
                 TextColumn("step {task.completed}/{task.total}"),
@@ -80,14 +108,16 @@ class RunWatcher:
                 console=self.console,
                 transient=True,
             )
-            self.progress.start()
-            self.task = self.progress.add_task("train", total=steps, completed=done, loss=0.0)
+            with self._heard():
+                self.progress.start()
+                self.task = self.progress.add_task("train", total=steps, completed=done, loss=0.0)
 
     def end(self) -> None:
         """Training has ended."""
-        if self.progress is not None:
-            self.progress.stop()
-            self.progress = None
+        with self._heard():
+            if self.progress is not None:
+                self.progress.stop()
+                self.progress = None
 
     def stepped(self, step: int, loss: float) -> None:
         """Move the bar, at most ten times a second."""
@@ -96,20 +126,20 @@ class RunWatcher:
         now = time.perf_counter()
         if now - self.shown > 0.1:
             self.shown = now
-            self.progress.update(self.task, completed=step, loss=loss)
+            with self._heard():
+                self.progress.update(self.task, completed=step, loss=loss)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """A line of the table, and of ``metrics.jsonl``."""
-        self.history.append(record)
-        if self.folder is not None:
-            with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                known = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
-                file.write(json.dumps(known) + "\n")
+        known = {k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in record.items()}
+        self.journals["metrics.jsonl"].add(json.dumps(known))
+        head = f"{'step':>7} {'epoch':>6} {'loss':>8} {'val loss':>9} {'val ' + self.metric:>14} {'steps/s':>8} {'time':>7}"
         if not self.head:
             self.head = True
-            self.say(
-                f"{'step':>7} {'epoch':>6} {'loss':>8} {'val loss':>9} {'val ' + self.metric:>14} {'steps/s':>8} {'time':>7}"
-            )
+            if self.journals["log.txt"].path is None or head not in self._logged():
+                self.say(head)
+            else:
+                self.tell(head)
         value = record.get(f"val_{self.metric}", float("nan"))
         best = "   <- best" if record["best"] else ""
         spent = clock(time.perf_counter() - self.started)
@@ -118,15 +148,44 @@ class RunWatcher:
             f"{record['steps_per_second']:>8.1f} {spent:>7}{best}"
         )
 
-    def skipped(self, step: int, rows: list[int]) -> None:
-        """A warning; the rows are kept for the error that may follow."""
-        self.bad.append((step, rows))
-        shown = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-        self.say(f"warning: step {step}: the loss or gradient was not finite; nothing changed (rows {shown})", "yellow")
+    def _logged(self) -> str:
+        path = self.journals["log.txt"].path
+        return path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+
+    def skipped(self, step: int, rows: list[int], cause: str) -> None:
+        """A warning; the rows, by name, and what they were gathered to, are kept."""
+        places = [self.place(row) for row in rows]
+        record = {"step": step, "first": cause, "rows": places, "store": rows}
+        self.journals["bad-batches.jsonl"].add(json.dumps(record, ensure_ascii=False))
+        shown = ", ".join(places[:6]) + (f" and {len(places) - 6} more" if len(places) > 6 else "")
+        self.say(
+            f"warning: step {step}: not finite: {cause}; nothing changed.   Rows: {shown}"
+            + ("   (bad-batches.jsonl, bad-batch.safetensors)" if self.folder else ""),
+            "yellow",
+        )
+        if self.folder is not None and self.batch is not None:
+            tensors = {f"{n}.{c}": t for n, columns in self.batch(rows).items() for c, t in columns.items()}
+            path = self.folder / "bad-batch.safetensors"
+            try:
+                disk.write_tensors(path, tensors)
+            except OSError as error:
+                self.tell(f"warning: {disk.full(path, error)}", "yellow")
+
+    def unsaved(self, error: ResourceError) -> None:
+        """A warning; the checkpoint before is still there."""
+        self.tell(f"warning: no checkpoint now: {error}.   Training goes on", "yellow")
 
     def positions(self) -> dict[str, int]:
-        """Bytes of the append-only files."""
-        if self.folder is None:
-            return {}
-        paths = [self.folder / name for name in ("metrics.jsonl", "log.txt")]
-        return {p.name: p.stat().st_size for p in paths if p.exists()}
+        """Bytes of the append-only files, all of them on the disk.
+
+        Raises:
+            ResourceError: they cannot be written.
+        """
+        return {name: journal.settle() for name, journal in self.journals.items()}
+
+    def cut(self, sizes: Mapping[str, int]) -> None:
+        """Forget what the append-only files got after a checkpoint."""
+        for name, journal in self.journals.items():
+            lost = journal.cut(int(sizes.get(name, 0)))
+            if lost:
+                self.tell(f"warning: {journal.path} lacks {lost} bytes that the checkpoint knew", "yellow")

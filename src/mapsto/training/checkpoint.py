@@ -1,140 +1,133 @@
 """Checkpoints: ``step-N/{weights,optim}.safetensors, state.json, manifest.json``, made aside and renamed whole."""
 
-import hashlib
-import json
+import contextlib
+import errno
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mapsto import disk, document, manifest
 from mapsto.errors import ModelFileError
 
-__all__ = ["Checkpoints", "digest", "read_tensors", "write_json", "write_tensors"]
+__all__ = ["Checkpoint", "Checkpoints"]
+
+FILES = ["weights.safetensors", "optim.safetensors", "state.json"]
+KEPT = 2  # the newest, and the one before for the day that the newest is damaged
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run is at one step."""
 
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write aside, sync, rename: the file is the old or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    _sync(path.parent)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write safetensors aside, sync, rename."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file({n: t.detach().cpu().contiguous() for n, t in tensors.items()}, aside)
-    _sync(aside)
-    os.replace(aside, path)
-    _sync(path.parent)
-
-
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read safetensors.
-
-    Raises:
-        ModelFileError: missing or damaged.
-    """
-    try:
-        return load_file(path)
-    except FileNotFoundError:
-        raise ModelFileError(f"{path} is missing") from None
-    except (SafetensorError, OSError, ValueError) as error:
-        raise ModelFileError(f"{path} is damaged: {error}") from None
+    step: int
+    weights: dict[str, Tensor]
+    optim: dict[str, Tensor]
+    state: dict[str, Any]
 
 
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run; only one process may write them.
 
-    A folder counts only if its manifest, written last, fits its files. The newest and the best are kept.
+    A folder counts only if its manifest, written last, fits its files and names this run.
+
+    Args:
+        folder: where they are; made when the first one is saved.
+        facts: what the manifests say beside: ``"run"`` tells this run's checkpoints from another's.
     """
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, facts: dict[str, Any] | None = None):
+        self.folder, self.facts = folder, {"run": "", **(facts or {})}
+        self.bad: dict[int, str] = {}
 
-    def save(
-        self, step: int, weights: dict[str, Tensor], optim: dict[str, Tensor], state: dict[str, Any], *, keep: set[int]
-    ) -> Path:
-        """Save one step, then prune all steps but this one and ``keep``."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        target = self.folder / f"step-{step:06d}"
-        aside = self.folder / f".step-{step:06d}.{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
-        write_tensors(aside / "weights.safetensors", weights)
-        write_tensors(aside / "optim.safetensors", optim)
-        write_json(aside / "state.json", state)
-        files = {f.name: {"bytes": f.stat().st_size, "sha256": digest(f)} for f in sorted(aside.iterdir())}
-        write_json(aside / "manifest.json", {"format": 1, "step": step, "files": files})
-        if target.exists():
-            shutil.rmtree(target)
-        os.rename(aside, target)
-        _sync(self.folder)
-        for other in self.steps():
-            if other != step and other not in keep:
-                shutil.rmtree(self.folder / f"step-{other:06d}")
-        return target
+    def path(self, step: int) -> Path:
+        """The folder of a step."""
+        return self.folder / f"step-{step:06d}"
+
+    def save(self, step: int, weights: dict[str, Tensor], optim: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Save a step, and then remove all but this and the one before.
+
+        Raises:
+            ResourceError: the disk is full or cannot be written; what was saved before is still there.
+        """
+        target, aside = self.path(step), self.folder / f".step-{step:06d}.{os.getpid()}"
+        needed = sum(t.nbytes for part in (weights, optim) for t in part.values()) + (1 << 16)
+        try:
+            if not self.folder.is_dir():
+                disk.make(self.folder)
+                disk.sync(self.folder.parent)
+            if shutil.disk_usage(self.folder).free < needed:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            disk.make(aside)
+            disk.write_tensors(aside / FILES[0], weights)
+            disk.write_tensors(aside / FILES[1], optim)
+            disk.write(aside / FILES[2], document.dump(state))
+            manifest.seal(aside, {**self.facts, "step": step}, FILES)
+            disk.remove(target)  # there only if it did not verify
+            disk.move(aside, target)
+            disk.sync(self.folder)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                disk.remove(aside)
+            raise disk.full(target, error, needed) from None
+        self.bad.pop(step, None)
+        with contextlib.suppress(OSError):  # what is left too much does no harm
+            self._prune(step)
+
+    def _prune(self, newest: int) -> None:
+        good = [s for s in self.steps() if s < newest and s not in self.bad]
+        for step in self.steps():
+            if step != newest and step not in good[1 - KEPT :] and not self._foreign(step):
+                disk.remove(self.path(step))
+
+    def _foreign(self, step: int) -> bool:
+        return "another run" in self.bad.get(step, "")
+
+    def sweep(self) -> None:
+        """Remove what a save that was killed left; nobody else may be writing."""
+        for left in self.folder.glob(".step-*"):
+            disk.remove(left)
 
     def steps(self) -> list[int]:
         """The steps there are folders of, ascending."""
         if not self.folder.is_dir():
             return []
         names = (p.name for p in self.folder.iterdir())
-        return sorted(int(n[5:]) for n in names if n.startswith("step-") and n[5:].isdigit())
+        return sorted(int(n[5:]) for n in names if n.startswith("step-") and n[5:].isascii() and n[5:].isdigit())
 
     def verify(self, step: int) -> None:
-        """Check a folder against its manifest.
+        """Check a folder against its manifest, and that it is of this run.
 
         Raises:
             ModelFileError: names the file that does not fit.
         """
-        folder = self.folder / f"step-{step:06d}"
-        try:
-            manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-            files = manifest["files"]
-            assert set(files) == {"weights.safetensors", "optim.safetensors", "state.json"}
-        except (OSError, ValueError, KeyError, AssertionError, TypeError):
-            raise ModelFileError(f"{folder / 'manifest.json'} is missing or damaged") from None
-        for name, known in files.items():
-            path = folder / name
-            if not path.is_file() or path.stat().st_size != known["bytes"] or digest(path) != known["sha256"]:
-                raise ModelFileError(f"{path}: checksum mismatch")
+        path = self.path(step)
+        found = manifest.verify(path)
+        if sorted(found["files"]) != sorted(FILES) or found.get("step") != step:
+            raise ModelFileError(f"{path / manifest.MANIFEST} is of no checkpoint of step {step}")
+        if found.get("run") != self.facts["run"]:
+            raise ModelFileError(f"{path} is of another run")
 
-    def newest(self) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]] | None:
-        """The newest checkpoint that verifies, as (weights, optim, state); None if there is none."""
-        for step in reversed(self.steps()):
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that verifies; None if there are none.
+
+        The newer ones that do not verify are in :attr:`bad`, with the reason.
+
+        Raises:
+            ModelFileError: there are checkpoints, and none verifies.
+        """
+        steps = self.steps()
+        for step in reversed(steps):
             try:
                 self.verify(step)
-            except ModelFileError:
-                continue
-            folder = self.folder / f"step-{step:06d}"
-            state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-            return read_tensors(folder / "weights.safetensors"), read_tensors(folder / "optim.safetensors"), state
+                path = self.path(step)
+                state = disk.read_json(path / FILES[2])
+                return Checkpoint(step, disk.read_tensors(path / FILES[0]), disk.read_tensors(path / FILES[1]), state)
+            except ModelFileError as error:
+                self.bad[step] = str(error)
+        if steps:
+            raise ModelFileError(f"no checkpoint in {self.folder} can be used: {self.bad[steps[-1]]}")
         return None
-
-    def weights(self, step: int) -> dict[str, Tensor]:
-        """The weights of one step, verified."""
-        self.verify(step)
-        return read_tensors(self.folder / f"step-{step:06d}" / "weights.safetensors")

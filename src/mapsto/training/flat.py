@@ -52,7 +52,17 @@ class Flat:
             ModelFileError: names or shapes differ.
         """
         for name, view in self.views(vector).items():
-            if name not in tensors or tensors[name].shape != view.shape:
-                found = tuple(tensors[name].shape) if name in tensors else "nothing"
-                raise ModelFileError(f"{name}: expected {tuple(view.shape)}, found {found}")
-            view.copy_(tensors[name])
+            self.load_one(view, name, tensors)
+
+    @staticmethod
+    def load_one(view: Tensor, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Copy the tensor of a name into one of the same shape and type.
+
+        Raises:
+            ModelFileError: it is missing or another.
+        """
+        found = tensors.get(name)
+        if found is None or found.shape != view.shape or found.dtype != view.dtype:
+            shown = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
+            raise ModelFileError(f"{name}: expected {tuple(view.shape)} of {view.dtype}, found {shown}")
+        view.copy_(found)

@@ -1,9 +1,11 @@
 """The training loop: exact sums, a schedule of the step alone, averaged weights, early stopping, checkpoints."""
 
+import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -12,18 +14,24 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from mapsto.errors import NonFiniteError
+from mapsto.errors import NonFiniteError, ResourceError
 from mapsto.models.mapper import Batch, Mapper
 from mapsto.nn.dropout import set_clock
 from mapsto.stream import Clock
 from mapsto.training.adamw import AdamW
-from mapsto.training.checkpoint import Checkpoints
+from mapsto.training.ahead import Ahead
+from mapsto.training.checkpoint import Checkpoint, Checkpoints
 from mapsto.training.flat import Flat
+from mapsto.training.parallel import World
+from mapsto.training.plan import Plan, Progress
 from mapsto.training.schedule import average_decay, learning_rate
+from mapsto.training.trace import trace
 
-__all__ = ["Feed", "Plan", "Progress", "Trainer", "Watcher", "batch_loss"]
+__all__ = ["Feed", "Trainer", "Watcher", "batch_loss"]
 
 BAD_BATCHES = 3
+OFTEN = 60.0  # seconds between checkpoints, where the plan does not say
+SHARE = 0.05  # of the time, at most, that saving may take
 
 
 class Feed(Protocol):
@@ -45,71 +53,14 @@ class Watcher(Protocol):
     def evaluated(self, record: dict[str, Any]) -> None:
         """After every evaluation: a line of ``metrics.jsonl``."""
 
-    def skipped(self, step: int, rows: list[int]) -> None:
-        """A batch whose loss or gradient was not finite changed nothing."""
+    def skipped(self, step: int, rows: list[int], cause: str) -> None:
+        """A step whose loss or gradient was not finite changed nothing: its rows, and what went wrong first."""
+
+    def unsaved(self, error: ResourceError) -> None:
+        """A checkpoint could not be written; training goes on."""
 
     def positions(self) -> dict[str, int]:
-        """Bytes written so far to each append-only file, for resume to cut them back to."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to train; all numbers are fixed before the first step.
-
-    Attributes:
-        steps: optimiser steps in all.
-        lr: the peak of the learning rate.
-        warmup: steps of linear warm-up.
-        weight_decay: of AdamW, on matrices only.
-        clip: largest norm of the gradient; 0 is no limit.
-        average: decay of the averaged weights; 0 keeps none.
-        accumulate: micro-batches a step.
-        evaluate_every: steps between evaluations.
-        save_every: steps between checkpoints besides those at evaluations; 0 is none.
-        patience: evaluations without a better validation loss before training ends early; 0 never ends it.
-        seed: of the noise in training.
-        bfloat16: compute in bfloat16 where that is safe (autocast); weights and sums stay in float32.
-    """
-
-    steps: int
-    lr: float
-    warmup: int
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    average: float = 0.99
-    accumulate: int = 1
-    evaluate_every: int = 100
-    save_every: int = 0
-    patience: int = 0
-    seed: int = 0
-    bfloat16: bool = False
-
-
-@dataclass
-class Progress:
-    """Where a run is: all of a checkpoint's state that is not a tensor.
-
-    Attributes:
-        step: optimiser steps done.
-        epoch: the epoch of the next micro-batch.
-        index: the next micro-batch within its epoch.
-        best: the lowest validation loss so far.
-        best_step: the step it was reached at.
-        waited: evaluations since then.
-        bad: steps in a row that were skipped.
-        loss: sum of the losses since the last evaluation.
-        count: sum of the counts since the last evaluation.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    index: int = 0
-    best: float | None = None
-    best_step: int = 0
-    waited: int = 0
-    bad: int = 0
-    loss: float = 0.0
-    count: float = 0.0
+        """Bytes on the disk of each append-only file, for resume to cut them back to."""
 
 
 def batch_loss(model: Mapper, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,19 +69,30 @@ def batch_loss(model: Mapper, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]
     return loss.per_example().sum(), loss.count.sum()
 
 
+@dataclass(frozen=True)
+class Turn:
+    """The rows of one step's micro-batches, and the place in the data after it."""
+
+    rows: Sequence[NDArray[np.int64]]
+    epoch: int
+    index: int
+
+
 class Trainer:
-    """Trains one model by a plan.
+    """Trains one model by a plan, in one process or in several.
 
     Minimises Σ_b Σ_t w_t term_t[b] / Σ_b count[b] with both sums over the whole step, so the gradient does not depend
-    on how a step is cut into micro-batches.
+    on how a step is cut into micro-batches, nor on which process computes which (micro-batch p is rank p mod W's).
 
     Args:
         model: changed in place; its parameters become views of one vector.
         plan: how.
         feed: the training batches.
-        validate: gives {"loss": ..., further metrics} of the model as it stands (with averaged weights in it).
+        validate: gives {"loss": ..., further metrics} of the model as it stands (with averaged weights in it); all
+            processes call it, and it gives all of them the same.
         watcher: who is told.
         checkpoints: where to save; None keeps the best weights in memory only.
+        world: the processes; by default this one alone.
     """
 
     def __init__(
@@ -141,9 +103,10 @@ class Trainer:
         validate: Callable[[], dict[str, float]] | None,
         watcher: Watcher,
         checkpoints: Checkpoints | None = None,
+        world: World | None = None,
     ):
         self.model, self.plan, self.feed, self.validate, self.watcher = model, plan, feed, validate, watcher
-        self.checkpoints = checkpoints
+        self.checkpoints, self.world = checkpoints, world or World()
         self.progress = Progress()
         self.clock = Clock(plan.seed)
         set_clock(model, self.clock)
@@ -152,62 +115,77 @@ class Trainer:
         self.average = weights.clone() if plan.average else None
         self.best_weights: torch.Tensor | None = None
         self.optimiser = AdamW(weights, self.flat.split, decay=plan.weight_decay)
-        self.stopping = False
+        self.asked = self.stopping = False
         self.device = weights.device.type
+        self.saved = -1
+        self._saved_at, self._cost = time.perf_counter(), 0.0
 
     def run(self, *, until: int | None = None) -> Progress:
         """Train to the end of the plan, to the end of patience, or until :meth:`stop` is called."""
         progress, plan = self.progress, self.plan
         last = plan.steps if until is None else min(until, plan.steps)
-        started, at = time.perf_counter(), progress.step
-        groups = self._groups()
-        while progress.step < last and not self.stopping:
-            loss = self.step(next(groups))
-            self.watcher.stepped(progress.step, loss)
-            ended = progress.step == plan.steps
-            if self.validate is not None and (ended or progress.step % plan.evaluate_every == 0):
-                seconds = time.perf_counter() - started
-                self._evaluate(
-                    {"seconds": round(seconds, 3), "steps_per_second": round((progress.step - at) / seconds, 2)}
-                )
-                started, at = time.perf_counter(), progress.step
-                if plan.patience and progress.waited >= plan.patience:
-                    break
-            elif plan.save_every and progress.step % plan.save_every == 0:
-                self.save()
+        started = self._saved_at = time.perf_counter()
+        at = progress.step
+        ahead: Ahead[Turn, list[tuple[int, Batch]]] = Ahead(lambda turn: self._gather(turn.rows), plan.workers)
+        ready = ahead(self._turns())
+        try:
+            while progress.step < last and not self.stopping:
+                turn, batches = next(ready)
+                loss = self.step(turn.rows, batches)
+                progress.epoch, progress.index = turn.epoch, turn.index
+                self.watcher.stepped(progress.step, loss)
+                ended = progress.step == plan.steps
+                if self.validate is not None and (ended or progress.step % plan.evaluate_every == 0):
+                    seconds = time.perf_counter() - started
+                    self._evaluate(
+                        {"seconds": round(seconds, 3), "steps_per_second": round((progress.step - at) / seconds, 2)}
+                    )
+                    started, at = time.perf_counter(), progress.step
+                    if self._due(evaluated=True):
+                        self.save()
+                    if plan.patience and progress.waited >= plan.patience:
+                        break
+                elif self._due(evaluated=False):
+                    self.save()
+        finally:
+            ready.close()
         return progress
 
     def stop(self) -> None:
-        """End after the step that is running."""
-        self.stopping = True
+        """End after the step that is running; of several processes, after the step in which all know."""
+        self.asked = True
+        self.stopping = self.stopping or self.world.size == 1
 
-    def step(self, group: Sequence[NDArray[np.int64]]) -> float:
-        """One optimiser step over some micro-batches; gives its loss per target."""
-        progress, plan, clock = self.progress, self.plan, self.clock
+    def step(self, group: Sequence[NDArray[np.int64]], batches: Sequence[tuple[int, Batch]] | None = None) -> float:
+        """One optimiser step over some micro-batches; gives its loss per target.
+
+        Args:
+            group: the rows of every micro-batch, of all processes.
+            batches: this process's, gathered, each with its place in the group.
+        """
+        progress, plan = self.progress, self.plan
         if not self.model.training:  # it visits every module: 20 to 80 µs
             self.model.train()
-        clock.step = progress.step
+        self.clock.step = progress.step
+        batches = self._gather(group) if batches is None else batches
         sums = []
-        for part, rows in enumerate(group):
-            clock.part = part
-            batch = self.feed.batch(rows)
-            if plan.bfloat16:
-                with torch.autocast(self.device, torch.bfloat16):
-                    loss, weight = batch_loss(self.model, batch)
-            else:
-                loss, weight = batch_loss(self.model, batch)
+        for part, batch in batches:
+            loss, weight = self._loss(part, batch)
             loss.backward()
-            sums.append((loss.detach(), weight))
+            sums.append((part, loss.detach(), weight))
         gradient = self.flat.gradient()
+        if self.world.size > 1:
+            sums = self._add(len(group), sums)  # first: a lost process is noticed here, and nobody waits below
+            self.world.add(gradient)
         norm = torch.linalg.vector_norm(gradient)
         # Read only now, when all of the step up to here is queued: a device computes on meanwhile.
-        total, count = sum(loss.item() for loss, _ in sums), sum(weight.item() for _, weight in sums)
+        total, count = sum(loss.item() for _, loss, _ in sums), sum(weight.item() for _, _, weight in sums)
         if count == 0:  # nothing to learn from: a step that changes nothing
             progress.step += 1
             return 0.0
         length = norm.item() / count
         if not (math.isfinite(length) and math.isfinite(total)):
-            return self._skip(group)
+            return self._skip(group, batches)
         progress.bad = 0
         gradient.mul_(min(1.0, plan.clip / (length + 1e-12)) / count if plan.clip else 1 / count)
         self._apply(gradient)
@@ -216,38 +194,67 @@ class Trainer:
         progress.count += count
         return total / count
 
+    def _gather(self, group: Sequence[NDArray[np.int64]]) -> list[tuple[int, Batch]]:
+        return [(part, self.feed.batch(rows)) for part, rows in enumerate(group) if self.world.mine(part)]
+
+    def _loss(self, part: int, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        self.clock.part = part
+        bfloat16: AbstractContextManager[Any] = nullcontext()
+        if self.plan.bfloat16:
+            bfloat16 = torch.autocast(self.device, torch.bfloat16)
+        with bfloat16:
+            return batch_loss(self.model, batch)
+
+    def _add(self, parts: int, sums: Sequence[tuple[int, Any, Any]]) -> list[tuple[int, Any, Any]]:
+        """Every process's sums, so that all add them in the order of the parts; and whether one was asked to stop."""
+        table = torch.zeros(parts + 1, 2, dtype=torch.float64)
+        for part, loss, weight in sums:
+            table[part] = torch.stack((loss.double(), weight.double()))
+        table[parts] = float(self.asked or self.world.orphaned)
+        self.world.add(table)
+        self.stopping = bool(table[parts, 0] > 0)
+        return [(part, table[part, 0], table[part, 1]) for part in range(parts)]
+
     def _apply(self, gradient: torch.Tensor) -> None:
         plan, step = self.plan, self.progress.step
         self.optimiser.step(gradient, learning_rate(step, peak=plan.lr, warmup=plan.warmup, steps=plan.steps))
         if self.average is not None:
             self.average.lerp_(self.flat.weights, 1 - average_decay(step, plan.average))
 
-    def _skip(self, group: Sequence[NDArray[np.int64]]) -> float:
+    def _skip(self, group: Sequence[NDArray[np.int64]], batches: Sequence[tuple[int, Batch]]) -> float:
         progress = self.progress
+        cause = self._cause(batches)
         progress.bad += 1
         progress.step += 1
-        rows = [int(r) for part in group for r in part]
-        self.watcher.skipped(progress.step, rows)
+        self.watcher.skipped(progress.step, [int(r) for part in group for r in part], cause)
         if progress.bad >= BAD_BATCHES:
             raise NonFiniteError(
-                f"the loss or its gradient was not finite in {BAD_BATCHES} steps in a row, last at step {progress.step}.   "
-                "Lower train.lr, or look for extreme values with mapsto check"
+                f"the loss or its gradient was not finite in {BAD_BATCHES} steps in a row, last at step {progress.step} "
+                f"({cause}).   Lower train.lr, or look for extreme values with mapsto check"
             )
         return math.nan
 
-    def _groups(self) -> Iterator[Sequence[NDArray[np.int64]]]:
-        """Micro-batches of every step from where the run is, epoch after epoch."""
-        progress, size = self.progress, self.plan.accumulate
+    def _cause(self, batches: Sequence[tuple[int, Batch]]) -> str:
+        """Compute the step again, part by part, and see what first is not finite."""
+        found = ""
+        for part, batch in batches:
+            if not found:
+                set_clock(self.model, self.clock)  # the same noise again
+                found = trace(self.model, batch, lambda p=part, b=batch: self._loss(p, b)[0])  # type: ignore[misc]
+        shared = [text.decode() for text in self.world.share(found.encode())]
+        return next((text for text in shared if text), "the sum of the gradients, or what did not happen again")
+
+    def _turns(self) -> Iterator[Turn]:
+        """Every step's micro-batches from where the run is, epoch after epoch."""
+        epoch, index, size = self.progress.epoch, self.progress.index, self.plan.accumulate
         while True:
-            order = self.feed.order(progress.epoch)
-            while progress.index < len(order):
-                group = order[progress.index : progress.index + size]
-                progress.index += len(group)
-                if progress.index >= len(order):
-                    progress.epoch, progress.index = progress.epoch + 1, 0
-                    yield group
-                    break
-                yield group
+            order = self.feed.order(epoch)
+            while index < len(order):
+                group = order[index : index + size]
+                index += len(group)
+                ended = index >= len(order)
+                yield Turn(group, epoch + 1 if ended else epoch, 0 if ended else index)
+            epoch, index = epoch + 1, 0
 
     @contextmanager
     def averaged(self) -> Iterator[nn.Module]:
@@ -265,6 +272,9 @@ class Trainer:
     def _evaluate(self, record: dict[str, Any]) -> None:
         progress = self.progress
         assert self.validate is not None
+        if self.world.size > 1:
+            own = hashlib.sha256(self.flat.weights.cpu().numpy().data).digest()
+            self.world.agree(own, f"their weights after step {progress.step}")
         with self.averaged():
             found = self.validate()
             better = math.isfinite(found["loss"]) and (progress.best is None or found["loss"] < progress.best)
@@ -279,7 +289,6 @@ class Trainer:
         validation = {f"val_{name}": value for name, value in found.items()}
         progress.loss = progress.count = 0.0
         self.watcher.evaluated({**shown, **validation, "best": better, **record})
-        self.save()
 
     def finish(self) -> None:
         """Leave the best weights in the model: those of the best evaluation, or the averaged, or the last."""
@@ -288,10 +297,20 @@ class Trainer:
             self.flat.weights.copy_(best)
         self.model.eval()
 
-    def save(self) -> None:
-        """Write a checkpoint of all that the run is."""
+    def _due(self, *, evaluated: bool) -> bool:
+        """Whether to save now. When a checkpoint is made changes no bit of the run, so the clock may decide."""
         if self.checkpoints is None:
+            return False
+        if self.plan.save_every and (evaluated or self.progress.step % self.plan.save_every == 0):
+            return True
+        rest = time.perf_counter() - self._saved_at
+        return not self.plan.save_every and rest >= max(0.0 if evaluated else OFTEN, self._cost / SHARE)
+
+    def save(self) -> None:
+        """Write a checkpoint of all that the run is, unless this step's is there; a full disk is told to the watcher."""
+        if self.checkpoints is None or self.saved == self.progress.step:
             return
+        began = time.perf_counter()
         weights = {f"weights.{n}": v for n, v in self.flat.views(self.flat.weights).items()}
         if self.average is not None:
             weights |= {f"average.{n}": v for n, v in self.flat.views(self.average).items()}
@@ -301,24 +320,46 @@ class Trainer:
         for name, vector in (("exp_avg", optimiser.mean), ("exp_avg_sq", optimiser.square)):
             optim |= {f"{name}.{n}": v for n, v in self.flat.views(vector).items()}
         optim["step"] = optimiser.count
-        state = {"progress": asdict(self.progress), "plan": asdict(self.plan), "files": self.watcher.positions()}
-        self.checkpoints.save(self.progress.step, weights, optim, state, keep=set())
+        try:
+            state = {"progress": asdict(self.progress), "files": self.watcher.positions()}
+            self.checkpoints.save(self.progress.step, weights, optim, state)
+            self.saved = self.progress.step
+        except ResourceError as error:
+            self.watcher.unsaved(error)
+        self._saved_at = time.perf_counter()
+        self._cost = self._saved_at - began
 
-    def restore(self, weights: dict[str, torch.Tensor], optim: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
-        """Continue from a checkpoint."""
+    def restore(self, found: Checkpoint) -> None:
+        """Continue from a checkpoint.
+
+        Raises:
+            ModelFileError: it is of another model or version.
+        """
         flat = self.flat
 
         def named(source: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
             return {n[len(prefix) :]: t for n, t in source.items() if n.startswith(prefix)}
 
-        flat.load(flat.weights, named(weights, "weights."))
+        flat.load(flat.weights, named(found.weights, "weights."))
         if self.average is not None:
-            flat.load(self.average, named(weights, "average."))
-        if best := named(weights, "best."):
+            flat.load(self.average, named(found.weights, "average."))
+        if best := named(found.weights, "best."):
             self.best_weights = torch.empty_like(flat.weights)
             flat.load(self.best_weights, best)
-        flat.load(self.optimiser.mean, named(optim, "exp_avg."))
-        flat.load(self.optimiser.square, named(optim, "exp_avg_sq."))
-        self.optimiser.count.copy_(optim["step"])
-        for name, value in state["progress"].items():
-            setattr(self.progress, name, value)
+        flat.load(self.optimiser.mean, named(found.optim, "exp_avg."))
+        flat.load(self.optimiser.square, named(found.optim, "exp_avg_sq."))
+        flat.load_one(self.optimiser.count, "step", found.optim)
+        self.progress = Progress.of(found.state, found.step)
+        self.saved = found.step
+
+    def spread(self) -> None:
+        """Give all processes the state of the first."""
+        state = json.dumps([asdict(self.progress), self.best_weights is not None]).encode()
+        progress, best = json.loads(self.world.share(state)[0])
+        self.progress = Progress(**progress)
+        if best and self.best_weights is None:
+            self.best_weights = torch.empty_like(self.flat.weights)
+        found = (self.flat.weights, self.average, self.best_weights, self.optimiser.mean, self.optimiser.square)
+        for vector in (*found, self.optimiser.count):
+            if vector is not None:
+                self.world.spread(vector)
