@@ -1,11 +1,13 @@
 """The folder of a run: made exclusively and whole, used by one process at a time, resumed only as what it was."""
 
+import contextlib
 import datetime
 import json
 import os
 import platform
 import re
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,8 @@ except ImportError:  # without it (Windows) nothing keeps two processes out of o
     fcntl = None  # type: ignore[assignment]
 
 __all__ = ["RunFolder", "default_name"]
+
+STALE = 60.0  # seconds
 
 EXACT = {  # what two runs must share to give the same bits, and how to call it
     "versions.torch": "torch",
@@ -64,6 +68,7 @@ class RunFolder:
         aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            sweep(path)
             disk.make(aside)
             lock = locked(aside)
             files = {"config.yaml": write_config(config).encode(), "environment.json": document.dump(environment)}
@@ -94,6 +99,9 @@ class RunFolder:
             there = sorted(p.name for p in path.parent.iterdir() if p.is_dir()) if path.parent.is_dir() else []
             raise ConfigError(f"there is no run {path} to resume.   Runs: {', '.join(there) or 'none'}")
         lock = locked(path)
+        for left in path.glob(".*"):  # of writes that were killed
+            if left.name != ".lock":
+                disk.remove(left)
         config = read_config(path / "config.yaml")
         environment = disk.read_json(path / "environment.json")
         if not isinstance(environment, dict) or not isinstance(environment.get("run"), str):
@@ -166,6 +174,15 @@ def moved(aside: Path, path: Path) -> bool:
             raise
         return False  # another process was quicker
     return True
+
+
+def sweep(path: Path) -> None:
+    """Remove what was left where a run of this name was being made and the process was killed."""
+    for left in path.parent.glob(f".{path.name}.*.????????"):
+        with contextlib.suppress(OSError, ConfigError):
+            if time.time() - left.stat().st_mtime > STALE:
+                os.close(locked(left))  # nobody is at work in it
+                disk.remove(left)
 
 
 def locked(folder: Path) -> int:
