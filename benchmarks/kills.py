@@ -80,7 +80,10 @@ def tasks() -> dict[str, Task]:
     return {
         "text": Task([{"x": t, "y": "good" if "lovely" in t else "bad"} for t in texts], ["x"], ["y:label"]),
         "series": Task(
-            [{"x": w.tolist(), "y": float(w.mean())} for w in waves], ["x:series"], ["y:number"], {"model.sigma": "datum"}
+            [{"x": w.tolist(), "y": float(w.mean())} for w in waves],
+            ["x:series"],
+            ["y:number"],
+            {"model.sigma": "datum"},
         ),
         "picture": Task(
             [{"x": p.astype(np.uint8), "y": f"{i % 2}"} for i, p in enumerate(pictures)],
@@ -89,7 +92,10 @@ def tasks() -> dict[str, Task]:
             {"input.flip": True, "input.shift": 1},
         ),
         "tags": Task(
-            [{"x": list(t.replace(" ", "")), "y": ["v" if c in "aeiou" else "c" for c in t.replace(" ", "")]} for t in texts],
+            [
+                {"x": list(t.replace(" ", "")), "y": ["v" if c in "aeiou" else "c" for c in t.replace(" ", "")]}
+                for t in texts
+            ],
             ["x:sequence"],
             ["y:items"],
             {"train.patience": 9},
@@ -301,7 +307,9 @@ def count_operations(bench: Bench) -> int:
 ACTS = ("kill", "torn", "ENOSPC", "EIO", "full")
 
 
-def fail_at(bench: Bench, number: int, act: str, wanted: dict[str, str], count: Count, twin: Twin | None = None) -> None:
+def fail_at(
+    bench: Bench, number: int, act: str, wanted: dict[str, str], count: Count, twin: Twin | None = None
+) -> None:
     """One way to fail at one file operation of a run; then it goes on undisturbed."""
     name = f"{act}-{number}"
 
@@ -458,7 +466,9 @@ def power_losses(bench: Bench, source: random.Random, share: float = 1.0, twin: 
             there.leave(bench.folder, survives)
             count.kills += 1
             code = bench.whole("run")
-            count.judge(bench, "run", wanted, f"after operation {entry.stem} ({name} {Path(path).name}), {title}: {code}")
+            count.judge(
+                bench, "run", wanted, f"after operation {entry.stem} ({name} {Path(path).name}), {title}: {code}"
+            )
     return count
 
 

@@ -306,7 +306,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as place:
         os.environ["XDG_CACHE_HOME"] = f"{place}/cache"
         difference = metrics(Path(place, "metrics"))
-        print(f"metrics of equal weights on 1, 2, 3 processes: largest difference {difference:.1e}   asked 1e-12", flush=True)
+        print(
+            f"metrics of equal weights on 1, 2, 3 processes: largest difference {difference:.1e}   asked 1e-12",
+            flush=True,
+        )
         source = random.Random(arguments.seed)
         began = time.perf_counter()
         wrong = faults(Path(place, "two"), arguments.faults - arguments.faults // 5, 2, source, loud=True)

@@ -2,10 +2,10 @@
 
 import random
 
-import kills
 import pytest
 import torch
 
+import kills
 from mapsto import disk, document, manifest
 from mapsto.tasks.watch import RunWatcher
 from mapsto.training.checkpoint import FILES, Checkpoint, Checkpoints

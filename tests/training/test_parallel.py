@@ -12,14 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-import kills
 import numpy as np
 import pytest
-import ranks
 import torch
 
+import kills
+import ranks
 from mapsto import disk
-from mapsto.tasks.dataset import StoreFeed
 from mapsto.training.loop import Trainer
 from mapsto.training.parallel import World
 
@@ -130,9 +129,8 @@ def rows_to(path):
     def twin(rank):
         def gather(self, group):
             with path.open("a") as file:
-                for part, rows in enumerate(group):
-                    if self.world.mine(part):
-                        file.write(json.dumps([self.progress.step, part, rows.tolist()]) + "\n")
+                for part in self.world.turns(len(group)):
+                    file.write(json.dumps([self.progress.step, part, group[part].tolist()]) + "\n")
             return inner(self, group)
 
         inner, Trainer._gather = Trainer._gather, gather
@@ -210,6 +208,45 @@ def test_processes_with_other_settings_end_with_what_differs(team):
     assert "differ in settings, data or versions" in pair.errors("other")
 
 
+# Sharded
+
+
+def test_a_sharded_run_is_the_one_that_is_not_and_its_checkpoints_fit_any_number_of_processes(team, tmp_path):
+    short = {"train.steps": 4, "train.evaluate_every": 2}
+    plain = ended(team(1, **short), "plain")
+    shards, alone = team(3, **short, **{"train.shard": True}), team(1, **short, **{"train.shard": True})
+    whole = ended(shards, "whole")
+
+    def stopped(rank):
+        ranks.strike("asked to end", 1, "before a step", 3, tmp_path / "mark")(rank) if rank == 1 else None
+
+    assert shards.whole("part", stopped) == [143, 143, 143]
+    (step,) = sorted((shards.bench.folder / "part/checkpoints").glob("step-*"))[-1:]
+    tensors = disk.read_tensors(step / "weights.safetensors")
+    known = disk.read_tensors(plain / "model/model.safetensors")
+    assert {n: t.shape for n, t in tensors.items() if n.startswith("weights.")} == {
+        f"weights.{n}": t.shape for n, t in known.items()
+    }
+    part = ended(shards, "part")
+    assert kills.differing(kills.outcome(part), kills.outcome(whole)) == []
+    a, b = weights(plain), weights(whole)
+    assert float((a - b).norm() / a.norm()) < 1e-3
+    assert shards.whole("less", stopped) == [143, 143, 143]
+    c = weights(ended(alone, "less"))
+    assert float((a - c).norm() / a.norm()) < 1e-3
+
+
+def test_a_lost_process_of_a_sharded_run_ends_all(team):
+    pair = team(2, **{"train.shard": True, "train.timeout": 5.0})
+
+    def gone(rank):
+        if rank == 1:
+            ranks.strike("killed", 1, "before a step", 3, pair.bench.folder / "mark")(rank)
+
+    assert pair.whole("lost", gone) == [7, -signal.SIGKILL]
+    ended(pair, "lost")
+
+
 # As people start it
 
 
@@ -220,7 +257,17 @@ def reviews(path):
 
 
 def launched(*words, **more):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "--", "mapsto"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "--",
+        "mapsto",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
     return subprocess.Popen(
         [*command, *map(str, words)],

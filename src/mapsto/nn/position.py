@@ -66,7 +66,7 @@ class Sinusoidal(Position):
     def __init__(self, dim: int, amplitude: float = 0.1, theta: float = 10000.0):
         super().__init__()
         self.dim, self.theta = dim, theta
-        self.amplitude = nn.Parameter(torch.tensor(amplitude))
+        self.amplitude = nn.Parameter(torch.tensor([amplitude]))  # an axis, because fully_shard takes no scalars
 
     def add(self, items: Float[Tensor, "... N D"], places: Float[Tensor, "... N P"] | None) -> Float[Tensor, "... N D"]:
         """The items plus the waves of their places."""

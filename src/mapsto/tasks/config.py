@@ -117,6 +117,7 @@ class TrainConfig(Section):
     patience: int = Field(0, description="end after so many evaluations without a better one; 0: never", ge=0)
     workers: int = Field(0, description="threads that gather batches ahead; 0: none", ge=0, le=256)
     timeout: float = Field(300.0, description="seconds until a process that does not answer counts as lost", gt=0)
+    shard: bool = Field(False, description="let each process hold a share of the model only (fully_shard)")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="auto (bfloat16 where the device computes in it), float32, bfloat16"
     )

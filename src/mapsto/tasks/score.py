@@ -51,7 +51,7 @@ class Answers:
         self.row: NDArray = np.zeros(0, np.int64)
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: what a sharded model gathers here is used in training again
 def answer(model: Mapper, feed: StoreFeed, *, targets: bool = True, world: World | None = None) -> Answers:
     """Ask a model about every row of a feed; answers come in the feed's own order of rows.
 
@@ -62,10 +62,12 @@ def answer(model: Mapper, feed: StoreFeed, *, targets: bool = True, world: World
     world = world or World()
     position = {int(r): i for i, r in enumerate(feed.rows)}
     found: dict[int, dict[str, NDArray]] = {}
-    for number, rows in enumerate(feed.once()):
-        if world.mine(number):
-            found[number] = _answer(model, feed, rows, targets)
-            found[number]["row"] = np.array([position[int(r)] for r in rows])[found[number]["row"]]
+    batches = feed.once()
+    for number in world.turns(len(batches)):
+        rows = batches[number % len(batches)]
+        arrays = _answer(model, feed, rows, targets)
+        if number < len(batches):
+            found[number] = arrays | {"row": np.array([position[int(r)] for r in rows])[arrays["row"]]}
     if world.size > 1:
         found = _gathered(found, world)
     pieces = [found[number] for number in sorted(found)]

@@ -31,7 +31,7 @@ from mapsto.tasks.dataset import Dataset, StoreFeed, prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
-from mapsto.tasks.score import answer, baselines, score, validation
+from mapsto.tasks.score import Answers, answer, baselines, score, validation
 from mapsto.tasks.watch import RunWatcher, clock
 from mapsto.training.checkpoint import Checkpoints
 from mapsto.training.loop import Trainer
@@ -152,7 +152,7 @@ class _Job:
                 facts = {k: known[k] for k in ("threads", "versions", "device")} | {"data": facts["fingerprint"]}
                 checkpoints = Checkpoints(folder / "checkpoints", {"run": own.environment["run"], **facts})
             check = partial(_validate, model, feeds["val"], world)
-            trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world)
+            trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world, shard=config.train.shard)
             if resumed or world.size > 1:
                 self._take_up(trainer, watcher, own if resumed else None, known)
             if not trainer.progress.step:
@@ -160,7 +160,11 @@ class _Job:
                     watcher.say(line)
             _train(trainer, watcher, folder)
             trainer.finish()
-            return self._leave(Run(folder, model, dataset.schema, config, dataset), feeds, watcher)
+            found = answer(model, feeds["test"], world=world)
+            if world.sharded:
+                model = build(dataset.schema, dataset.measured, config.model, seed=config.seed)
+                trainer.give(model)
+            return self._leave(Run(folder, model, dataset.schema, config, dataset), feeds, found, watcher)
         finally:
             if own is not None and own is not place:
                 own.close()
@@ -176,26 +180,26 @@ class _Job:
 
     def _take_up(self, trainer: Trainer, watcher: RunWatcher, place: RunFolder | None, now: dict[str, Any]) -> None:
         """Continue from the newest checkpoint that is whole, in all processes."""
-        checkpoints = trainer.checkpoints
+        checkpoints, found = trainer.checkpoints, None
         if place is not None and checkpoints is not None:
             checkpoints.sweep()
             found = checkpoints.newest()
             for reason in checkpoints.bad.values():
                 watcher.tell(f"warning: a checkpoint cannot be used: {reason}.   The one before is", "yellow")
-            if found is not None:
-                trainer.restore(found)
             watcher.cut(found.state.get("files", {}) if found is not None else {})
             for line in place.inexact(now):
                 watcher.tell(f"warning: not bit for bit the run that was begun: {line}", "yellow")
+        trainer.restore(found)
+        if place is not None:
             watcher.tell(f"resumed at step {trainer.progress.step} of {trainer.plan.steps}")
-        trainer.spread()
 
-    def _leave(self, run: Run, feeds: dict[str, StoreFeed], watcher: RunWatcher) -> tuple[Run, dict[str, Any]]:
+    def _leave(
+        self, run: Run, feeds: dict[str, StoreFeed], found: Answers, watcher: RunWatcher
+    ) -> tuple[Run, dict[str, Any]]:
         """Measure on the test part; write the model, its card, and last the result."""
         model, config, folder, world = run.model, self.config, run.folder, self.world
         groups = run.dataset().groups
         groups = None if groups is None else groups[feeds["test"].rows]
-        found = answer(model, feeds["test"], world=world)
         scores = score(model, found, groups=groups, seed=config.seed, resamples=1000 if world.first else 0)
         result: dict[str, Any] = {
             "run": str(folder),

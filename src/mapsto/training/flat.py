@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 
 from mapsto.errors import ModelFileError
+from mapsto.training.parallel import World
 
 __all__ = ["Flat"]
 
@@ -17,12 +18,17 @@ class Flat:
 
     Matrices come first (they get weight decay), then vectors (they get none).
 
+    Args:
+        model: changed in place.
+        world: the processes, of which each holds the same vector.
+
     Attributes:
         weights: (P,) all parameters.
         split: how many of them get weight decay.
     """
 
-    def __init__(self, model: nn.Module):
+    def __init__(self, model: nn.Module, world: World | None = None):
+        self.world = world or World()
         named = sorted(model.named_parameters(), key=lambda item: item[1].ndim < 2)
         self.names = [name for name, _ in named]
         self.parameters = [p for _, p in named]
@@ -36,33 +42,51 @@ class Flat:
         parts = vector.split([p.numel() for p in self.parameters])
         return {n: part.view(p.shape) for n, p, part in zip(self.names, self.parameters, parts, strict=True)}
 
+    def put(self) -> None:
+        """Let the model compute with :attr:`weights` as they are now: it does, they are its own."""
+
     def gradient(self) -> Float[Tensor, " P"]:
         """All gradients in one new vector; a parameter without one has zeros. Frees the parameters' own."""
         parts = [torch.zeros_like(p) if (g := p.grad) is None else g for p in self.parameters]
         for p in self.parameters:
             p.grad = None
-        # A reshape of each and one torch.cat, all in C++: half the time of the same in Python for a small model.
-        vector: Tensor = _flatten_dense_tensors(parts)
-        return vector
+        return flatten(parts)
 
-    def load(self, vector: Float[Tensor, " P"], tensors: Mapping[str, Tensor]) -> None:
-        """Copy named tensors into a vector of all parameters' size.
+    def norm(self, gradient: Float[Tensor, " P"]) -> Tensor:
+        """The norm of a gradient."""
+        found: Tensor = torch.linalg.vector_norm(gradient)
+        return found
 
-        Raises:
-            ModelFileError: names or shapes differ.
-        """
-        for name, view in self.views(vector).items():
-            self.load_one(view, name, tensors)
+    def full(self, vector: Float[Tensor, " P"]) -> dict[str, Tensor]:
+        """The tensors of a vector, by name: its views."""
+        return self.views(vector)
 
-    @staticmethod
-    def load_one(view: Tensor, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Copy the tensor of a name into one of the same shape and type.
+    def load(self, vector: Float[Tensor, " P"], tensors: Mapping[str, Tensor] | None) -> None:
+        """Copy the first process's tensors into a vector of all parameters' size; the others call it with None.
 
         Raises:
-            ModelFileError: it is missing or another.
+            ModelFileError: names, shapes or types differ.
         """
-        found = tensors.get(name)
-        if found is None or found.shape != view.shape or found.dtype != view.dtype:
-            shown = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
-            raise ModelFileError(f"{name}: expected {tuple(view.shape)} of {view.dtype}, found {shown}")
-        view.copy_(found)
+        for name, view in self.views(vector).items() if tensors is not None else ():
+            assert tensors is not None
+            view.copy_(check(name, tensors, view))
+        self.world.spread(vector)
+
+
+def flatten(parts: list[Tensor]) -> Tensor:
+    # A reshape of each and one torch.cat, all in C++: half the time of the same in Python for a small model.
+    vector: Tensor = _flatten_dense_tensors(parts)
+    return vector
+
+
+def check(name: str, tensors: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The tensor of a name, if it has the shape and type of another.
+
+    Raises:
+        ModelFileError: it is missing or another.
+    """
+    found = tensors.get(name)
+    if found is None or found.shape != like.shape or found.dtype != like.dtype:
+        shown = "nothing" if found is None else f"{tuple(found.shape)} of {found.dtype}"
+        raise ModelFileError(f"{name}: expected {tuple(like.shape)} of {like.dtype}, found {shown}")
+    return found

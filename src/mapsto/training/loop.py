@@ -21,10 +21,11 @@ from mapsto.stream import Clock
 from mapsto.training.adamw import AdamW
 from mapsto.training.ahead import Ahead
 from mapsto.training.checkpoint import Checkpoint, Checkpoints
-from mapsto.training.flat import Flat
+from mapsto.training.flat import Flat, check
 from mapsto.training.parallel import World
 from mapsto.training.plan import Plan, Progress
 from mapsto.training.schedule import average_decay, learning_rate
+from mapsto.training.shard import Shards
 from mapsto.training.trace import trace
 
 __all__ = ["Feed", "Trainer", "Watcher", "batch_loss"]
@@ -93,6 +94,7 @@ class Trainer:
         watcher: who is told.
         checkpoints: where to save; None keeps the best weights in memory only.
         world: the processes; by default this one alone.
+        shard: whether each process is to hold a share of the model only.
     """
 
     def __init__(
@@ -104,21 +106,23 @@ class Trainer:
         watcher: Watcher,
         checkpoints: Checkpoints | None = None,
         world: World | None = None,
+        *,
+        shard: bool = False,
     ):
         self.model, self.plan, self.feed, self.validate, self.watcher = model, plan, feed, validate, watcher
         self.checkpoints, self.world = checkpoints, world or World()
         self.progress = Progress()
         self.clock = Clock(plan.seed)
         set_clock(model, self.clock)
-        self.flat = Flat(model)
+        self.flat = Shards(model, self.world) if shard and self.world.size > 1 else Flat(model, self.world)
         weights = self.flat.weights
         self.average = weights.clone() if plan.average else None
         self.best_weights: torch.Tensor | None = None
         self.optimiser = AdamW(weights, self.flat.split, decay=plan.weight_decay)
         self.asked = self.stopping = False
         self.device = weights.device.type
-        self.saved = -1
-        self._saved_at, self._cost = time.perf_counter(), 0.0
+        self.saved = self._tried = -1
+        self._saved_at, self._cost, self._wished = time.perf_counter(), 0.0, 0
 
     def run(self, *, until: int | None = None) -> Progress:
         """Train to the end of the plan, to the end of patience, or until :meth:`stop` is called."""
@@ -169,15 +173,20 @@ class Trainer:
         self.clock.step = progress.step
         batches = self._gather(group) if batches is None else batches
         sums = []
-        for part, batch in batches:
-            loss, weight = self._loss(part, batch)
-            loss.backward()
-            sums.append((part, loss.detach(), weight))
+        with self.world.guard():
+            for part, batch in batches:
+                loss, weight = self._loss(part, batch)
+                if part < len(group):
+                    loss.backward()
+                    sums.append((part, loss.detach(), weight))
+                else:  # computed only because the others wait for this process's share
+                    (loss * 0).backward()
         gradient = self.flat.gradient()
         if self.world.size > 1:
             sums = self._add(len(group), sums)  # first: a lost process is noticed here, and nobody waits below
-            self.world.add(gradient)
-        norm = torch.linalg.vector_norm(gradient)
+            if not self.world.sharded:
+                self.world.add(gradient)
+        norm = self.flat.norm(gradient)
         # Read only now, when all of the step up to here is queued: a device computes on meanwhile.
         total, count = sum(loss.item() for _, loss, _ in sums), sum(weight.item() for _, _, weight in sums)
         if count == 0:  # nothing to learn from: a step that changes nothing
@@ -195,7 +204,7 @@ class Trainer:
         return total / count
 
     def _gather(self, group: Sequence[NDArray[np.int64]]) -> list[tuple[int, Batch]]:
-        return [(part, self.feed.batch(rows)) for part, rows in enumerate(group) if self.world.mine(part)]
+        return [(part, self.feed.batch(group[part % len(group)])) for part in self.world.turns(len(group))]
 
     def _loss(self, part: int, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         self.clock.part = part
@@ -206,12 +215,14 @@ class Trainer:
             return batch_loss(self.model, batch)
 
     def _add(self, parts: int, sums: Sequence[tuple[int, Any, Any]]) -> list[tuple[int, Any, Any]]:
-        """Every process's sums, so that all add them in the order of the parts; and whether one was asked to stop."""
+        """Every process's sums, so that all add them in the order of the parts; and whether to stop, or to save."""
         table = torch.zeros(parts + 1, 2, dtype=torch.float64)
         for part, loss, weight in sums:
             table[part] = torch.stack((loss.double(), weight.double()))
-        table[parts] = float(self.asked or self.world.orphaned)
+        table[parts, 0] = float(self.asked or self.world.orphaned)
+        table[parts, 1] = self._wish(self.progress.step + 1) if self.world.first else 0
         self.world.add(table)
+        self._wished = int(table[parts, 1])
         self.stopping = bool(table[parts, 0] > 0)
         return [(part, table[part, 0], table[part, 1]) for part in range(parts)]
 
@@ -220,6 +231,7 @@ class Trainer:
         self.optimiser.step(gradient, learning_rate(step, peak=plan.lr, warmup=plan.warmup, steps=plan.steps))
         if self.average is not None:
             self.average.lerp_(self.flat.weights, 1 - average_decay(step, plan.average))
+        self.flat.put()
 
     def _skip(self, group: Sequence[NDArray[np.int64]], batches: Sequence[tuple[int, Batch]]) -> float:
         progress = self.progress
@@ -237,7 +249,7 @@ class Trainer:
     def _cause(self, batches: Sequence[tuple[int, Batch]]) -> str:
         """Compute the step again, part by part, and see what first is not finite."""
         found = ""
-        for part, batch in batches:
+        for part, batch in [] if self.world.sharded else batches:
             if not found:
                 set_clock(self.model, self.clock)  # the same noise again
                 found = trace(self.model, batch, lambda p=part, b=batch: self._loss(p, b)[0])  # type: ignore[misc]
@@ -262,17 +274,19 @@ class Trainer:
         kept = self.flat.weights.clone()
         if self.average is not None:
             self.flat.weights.copy_(self.average)
+        self.flat.put()
         self.model.eval()
         try:
             yield self.model
         finally:
             self.flat.weights.copy_(kept)
+            self.flat.put()
             self.model.train()
 
     def _evaluate(self, record: dict[str, Any]) -> None:
         progress = self.progress
         assert self.validate is not None
-        if self.world.size > 1:
+        if self.world.size > 1 and not self.world.sharded:
             own = hashlib.sha256(self.flat.weights.cpu().numpy().data).digest()
             self.world.agree(own, f"their weights after step {progress.step}")
         with self.averaged():
@@ -295,71 +309,84 @@ class Trainer:
         best = self.best_weights if self.best_weights is not None else self.average
         if best is not None:
             self.flat.weights.copy_(best)
+        self.flat.put()
         self.model.eval()
 
-    def _due(self, *, evaluated: bool) -> bool:
-        """Whether to save now. When a checkpoint is made changes no bit of the run, so the clock may decide."""
-        if self.checkpoints is None:
-            return False
-        if self.plan.save_every and (evaluated or self.progress.step % self.plan.save_every == 0):
-            return True
+    @torch.no_grad()
+    def give(self, model: nn.Module) -> None:
+        """Copy the weights to a model that is not sharded; all processes call it, and the first's gets them."""
+        whole, own = self.flat.full(self.flat.weights), dict(model.named_parameters())
+        for name, tensor in whole.items():
+            own[name].copy_(tensor)
+
+    def _wish(self, step: int) -> int:
+        """Whether to save after a step: 2 in any case, 1 if there is an evaluation, 0 not.
+
+        When a checkpoint is made changes no bit of the run, so the clock may decide.
+        """
+        if self.plan.save_every:
+            return 2 if step % self.plan.save_every == 0 else 1
         rest = time.perf_counter() - self._saved_at
-        return not self.plan.save_every and rest >= max(0.0 if evaluated else OFTEN, self._cost / SHARE)
+        return 0 if rest < self._cost / SHARE else 2 if rest >= OFTEN else 1
+
+    def _due(self, *, evaluated: bool) -> bool:
+        wish = self._wished if self.world.sharded else self._wish(self.progress.step)
+        return wish >= (1 if evaluated else 2)
 
     def save(self) -> None:
         """Write a checkpoint of all that the run is, unless this step's is there; a full disk is told to the watcher."""
-        if self.checkpoints is None or self.saved == self.progress.step:
+        sharded, step = self.world.sharded, self.progress.step
+        if step == (self._tried if sharded else self.saved) or (self.checkpoints is None and not sharded):
             return
-        began = time.perf_counter()
-        weights = {f"weights.{n}": v for n, v in self.flat.views(self.flat.weights).items()}
-        if self.average is not None:
-            weights |= {f"average.{n}": v for n, v in self.flat.views(self.average).items()}
-        if self.best_weights is not None:
-            weights |= {f"best.{n}": v for n, v in self.flat.views(self.best_weights).items()}
-        optimiser, optim = self.optimiser, dict[str, torch.Tensor]()
-        for name, vector in (("exp_avg", optimiser.mean), ("exp_avg_sq", optimiser.square)):
-            optim |= {f"{name}.{n}": v for n, v in self.flat.views(vector).items()}
-        optim["step"] = optimiser.count
-        try:
-            state = {"progress": asdict(self.progress), "files": self.watcher.positions()}
-            self.checkpoints.save(self.progress.step, weights, optim, state)
-            self.saved = self.progress.step
-        except ResourceError as error:
-            self.watcher.unsaved(error)
+        began, self._tried = time.perf_counter(), step
+        weights, optim = dict[str, torch.Tensor](), dict[str, torch.Tensor]()
+        for part, name, vector in self._vectors():
+            if vector is not None:
+                held = weights if part == "weights" else optim
+                held |= {f"{name}.{n}": v for n, v in self.flat.full(vector).items()}
+        optim["step"] = self.optimiser.count
+        if self.checkpoints is not None:
+            try:
+                state = {"progress": asdict(self.progress), "files": self.watcher.positions()}
+                self.checkpoints.save(step, weights, optim, state)
+                self.saved = step
+            except ResourceError as error:
+                self.watcher.unsaved(error)
         self._saved_at = time.perf_counter()
         self._cost = self._saved_at - began
 
-    def restore(self, found: Checkpoint) -> None:
-        """Continue from a checkpoint.
+    def _vectors(self) -> list[tuple[str, str, torch.Tensor | None]]:
+        """What a run is beside its progress: the file, the prefix of the names there, the vector."""
+        return [
+            ("weights", "weights", self.flat.weights),
+            ("weights", "average", self.average),
+            ("weights", "best", self.best_weights),
+            ("optim", "exp_avg", self.optimiser.mean),
+            ("optim", "exp_avg_sq", self.optimiser.square),
+        ]
+
+    def restore(self, found: Checkpoint | None) -> None:
+        """Continue from a checkpoint; all processes call it, and those that are not the first with None.
 
         Raises:
             ModelFileError: it is of another model or version.
         """
-        flat = self.flat
-
-        def named(source: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-            return {n[len(prefix) :]: t for n, t in source.items() if n.startswith(prefix)}
-
-        flat.load(flat.weights, named(found.weights, "weights."))
-        if self.average is not None:
-            flat.load(self.average, named(found.weights, "average."))
-        if best := named(found.weights, "best."):
-            self.best_weights = torch.empty_like(flat.weights)
-            flat.load(self.best_weights, best)
-        flat.load(self.optimiser.mean, named(found.optim, "exp_avg."))
-        flat.load(self.optimiser.square, named(found.optim, "exp_avg_sq."))
-        flat.load_one(self.optimiser.count, "step", found.optim)
-        self.progress = Progress.of(found.state, found.step)
-        self.saved = found.step
-
-    def spread(self) -> None:
-        """Give all processes the state of the first."""
-        state = json.dumps([asdict(self.progress), self.best_weights is not None]).encode()
-        progress, best = json.loads(self.world.share(state)[0])
-        self.progress = Progress(**progress)
-        if best and self.best_weights is None:
+        state: Any = None
+        if found is not None:
+            best = any(name.startswith("best.") for name in found.weights)
+            state = [asdict(Progress.of(found.state, found.step)), best]
+            self.optimiser.count.copy_(check("step", found.optim, self.optimiser.count))
+        state = json.loads(self.world.share(json.dumps(state).encode())[0])
+        if state is None:
+            return
+        self.progress = Progress(**state[0])
+        if state[1]:
             self.best_weights = torch.empty_like(self.flat.weights)
-        found = (self.flat.weights, self.average, self.best_weights, self.optimiser.mean, self.optimiser.square)
-        for vector in (*found, self.optimiser.count):
+        for part, name, vector in self._vectors():
             if vector is not None:
-                self.world.spread(vector)
+                held = None if found is None else found.weights if part == "weights" else found.optim
+                prefix = f"{name}."
+                self.flat.load(vector, held and {n[len(prefix) :]: t for n, t in held.items() if n.startswith(prefix)})
+        self.world.spread(self.optimiser.count)
+        self.flat.put()
+        self.saved = self._tried = self.progress.step

@@ -12,6 +12,7 @@ from mapsto.errors import ConfigError, LostRankError
 
 __all__ = ["World", "joined"]
 
+CONNECTION = ("gloo/transport", "NCCL", "onnection", "imed out", "imeout", "ocket")
 START = timedelta(minutes=30)  # for reading the data, which takes some processes longer than others
 
 
@@ -23,12 +24,22 @@ class World:
         size: how many there are.
         local: which of those on this machine.
         timeout: seconds after which a process that does not answer counts as lost.
+
+    Attributes:
+        sharded: each process holds a share of the model, so all must compute equally often.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, local: int = 0, timeout: float = 300.0):
         self.rank, self.size, self.local, self.timeout = rank, size, local, timeout
+        self.sharded = False
         self.parent = os.getppid()
         self._group = dist.new_group(timeout=timedelta(seconds=timeout)) if size > 1 else None
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """All of them, as torch calls it."""
+        assert self._group is not None
+        return self._group
 
     @property
     def first(self) -> bool:
@@ -40,9 +51,13 @@ class World:
         """Whether the launcher that started this process is gone."""
         return self.size > 1 and os.getppid() != self.parent
 
-    def mine(self, part: int) -> bool:
-        """Whether part p of a step, or batch p of an evaluation, is this process's: p mod W = r."""
-        return part % self.size == self.rank
+    def turns(self, count: int) -> range:
+        """The parts p < count of this process, in order.
+
+        Where all must compute equally often, those that have nothing left get a place beyond the parts.
+        """
+        end = -(-count // self.size) * self.size if self.sharded else count
+        return range(self.rank, end, self.size)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Sum over all processes, in place, with the same bits in each of them.
@@ -51,7 +66,7 @@ class World:
             LostRankError: another one is gone or does not answer.
         """
         if self.size > 1:
-            with lost(self):
+            with self.guard():
                 dist.all_reduce(tensor, group=self._group)
 
     def share(self, data: bytes, *, starting: bool = False) -> list[bytes]:
@@ -67,7 +82,7 @@ class World:
         if self.size == 1:
             return [data]
         group = None if starting else self._group
-        with lost(self):
+        with self.guard():
             sizes = torch.zeros(self.size, dtype=torch.int64)
             sizes[self.rank] = len(data)
             dist.all_reduce(sizes, group=group)
@@ -84,8 +99,26 @@ class World:
             LostRankError: another one is gone or does not answer.
         """
         if self.size > 1:
-            with lost(self):
+            with self.guard():
                 dist.broadcast(tensor, 0, group=self._group)
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Tell errors of the connection from others.
+
+        Raises:
+            LostRankError: another process is gone or does not answer.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            cause = str(error).splitlines()[0][:160]
+            if self.size == 1 or not any(word in cause for word in CONNECTION):
+                raise
+            raise LostRankError(
+                f"process {self.rank} of {self.size} lost another one, or it did not answer for {self.timeout:g} s "
+                f"({cause}).   The last checkpoint is good: start all again with --resume"
+            ) from None
 
     def agree(self, data: bytes, what: str, *, starting: bool = False) -> None:
         """Check that all processes have the same bytes.
@@ -104,18 +137,6 @@ class World:
                 f"process {self.rank} and process {others[0]} differ in {what}.   "
                 "All must run the same version on the same data and settings; the last checkpoint is good: go on with --resume"
             )
-
-
-@contextmanager
-def lost(world: World) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        cause = str(error).splitlines()[0][:160]
-        raise LostRankError(
-            f"process {world.rank} of {world.size} lost another one, or it did not answer for {world.timeout:g} s ({cause}).   "
-            "The last checkpoint is good: start all again with --resume"
-        ) from None
 
 
 @contextmanager
