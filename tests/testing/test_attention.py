@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from mapsto.attention.softmax import SoftmaxAttention, SoftmaxState
+from mapsto.errors import ConfigError
 from mapsto.functional.attention import attend
 from mapsto.testing import (
     LawError,
@@ -184,6 +185,28 @@ class Overflows(Plain):
         return weights @ v / weights.sum(-1, keepdim=True).clamp(min=1e-30)
 
 
+class SumsInItsOwnType(Plain):
+    """One key after the other, added in the type of the values: in bfloat16 a long sum stands still."""
+
+    def mix(self, logits, seen, v):
+        fine = super().mix(logits, seen, v)
+        with torch.no_grad():
+            logits = logits.masked_fill(~seen, -torch.inf)
+            weights = torch.exp(logits - logits.amax(-1, keepdim=True).clamp(min=-1e30))
+            total, out = torch.zeros_like(weights[..., :1]), torch.zeros_like(fine)
+            for weight, value in zip(weights.split(1, -1), v.split(1, -2), strict=True):
+                total += weight
+                out += weight * value
+            rough = out / total.clamp(min=1e-30)
+        return fine + (rough - fine.detach())
+
+
+class LeaksInBfloat16(Plain):
+    def mix(self, logits, seen, v):
+        out = super().mix(logits, seen, v)
+        return out + v.mean(2, keepdim=True) if v.dtype == torch.bfloat16 else out
+
+
 class ForgetsItsSettings(SoftmaxAttention):
     def __init__(self, beta=3.0):
         super().__init__(beta)
@@ -225,6 +248,7 @@ TWINS = [
     (ScalesInPlace, "D"),
     (Unseeded, "D"),
     (Overflows, "K"),
+    (SumsInItsOwnType, "K"),
     (ForgetsItsSettings, "R"),
 ]
 
@@ -239,6 +263,17 @@ def test_a_broken_attention_is_caught_and_named(twin, law):
     assert broken(verdicts) == [law]
     with pytest.raises(LawError, match=rf"law {law}, .*: {twin.__name__}"):
         require(verdicts)
+
+
+def test_a_fault_of_bfloat16_alone_is_caught_by_every_law_tried_there():
+    wrong = [v for v in check_attention(LeaksInBfloat16, laws="PCMK", longest=64) if not v.passed]
+    assert broken(wrong) == ["P", "C", "M", "K"]
+    assert all("bfloat16" in v.statement + v.note for v in wrong)
+
+
+def test_a_letter_without_trials_is_refused():
+    with pytest.raises(ConfigError, match='"X" is not tried of Plain; expected letters of "PBSCTMKDRG"'):
+        check_attention(Plain, laws="PX")
 
 
 def test_an_attention_that_does_not_compile_is_caught():

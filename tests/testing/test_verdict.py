@@ -27,6 +27,18 @@ def test_a_nan_or_another_shape_never_agrees(other):
         assert case.worst == float("inf")
 
 
+def test_a_rival_may_err_twice_as_much_as_the_plain_way_and_no_more():
+    wanted, plain = torch.ones(4), torch.tensor([1.25, 0.75, 1.25, 1.25])
+    case = Case()
+    case.rival(torch.tensor([1.0, 1.0, 1.0, 2.0]), plain, wanted)  # rms 1/2, as twice 1/4
+    assert not case.broken
+    case.rival(torch.tensor([1.0, 1.0, 1.0, 2.125]), plain, wanted)
+    assert case.broken == "may err by 0.5, twice what the plain formula does, err by 0.562"
+    case = Case()
+    case.rival(torch.full((4,), torch.nan), torch.full((4,), torch.nan), wanted)
+    assert case.broken
+
+
 def test_zeros_and_finite_numbers_are_told_from_others():
     case = Case()
     case.zero({"a": torch.zeros(2)}, "these")

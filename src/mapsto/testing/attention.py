@@ -9,17 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from mapsto.attention import Attention
-from mapsto.errors import MapstoError
 from mapsto.stream import stream
+from mapsto.testing.formula import both, law_meaning, law_rounding, visible
 from mapsto.testing.graph import check_compile, check_export
 from mapsto.testing.step import law_step
-from mapsto.testing.subject import FILLINGS, MODES, Seen, Subject, alibi, draw, prefix
+from mapsto.testing.subject import N, Seen, Subject
+from mapsto.testing.trial import FILLINGS, MODES, TYPES, draw, prefix
 from mapsto.testing.verdict import Report, Verdict, tolerance
 
 __all__ = ["check_attention"]
 
-N = 13
-TYPES = (torch.float64, torch.float32)
+ALL = (*TYPES, torch.bfloat16)
 
 
 def check_attention(
@@ -31,7 +31,7 @@ def check_attention(
     longest: int = 1024,
     laws: Iterable[str] = "PBSCTMKDRG",
 ) -> list[Verdict]:
-    """Hold a kind of attention to the laws, in float64 and float32, training and not.
+    """Hold a kind of attention to the laws, in float64 and float32 (P, C, M, K, D in bfloat16 too), training and not.
 
     A kind that cannot obey a law says so in its class: ``exempt = {"S": "ties go to the lowest rank"}``.
 
@@ -49,28 +49,23 @@ def check_attention(
         >>> require(check_attention(SoftmaxAttention, laws="B"))
     """
     subject = Subject(make, heads, width)
-    kind = make()
-    report = Report(type(kind).__name__, getattr(kind, "exempt", {}))
     trials: dict[str, list[Callable[[Subject, Report], None]]] = {
         "P": [_contents, _amount],
         "B": [_company],
         "S": [_symmetry],
         "C": [_causality],
         "T": [partial(law_step, chunk=chunk)],
-        "M": [_nothing, _empty, _meaning],
-        "K": [partial(_numbers, longest=longest)],
+        "M": [_nothing, _empty, law_meaning],
+        "K": [partial(_numbers, longest=longest), law_rounding],
         "D": [_determinism],
         "R": [_round_trip],
         "G": [_graphs],
     }
-    for law in laws:
-        for trial in trials[law]:
-            trial(subject, report)
-    return report.verdicts()
+    return Report.of(make()).hold(subject, trials, laws)
 
 
-def _each(subject: Subject) -> Iterable[tuple[str, torch.dtype, str, Seen]]:
-    for dtype in TYPES:
+def _each(subject: Subject, types: Iterable[torch.dtype] = ALL) -> Iterable[tuple[str, torch.dtype, str, Seen]]:
+    for dtype in types:
         for name, seen in subject.cases(N, dtype).items():
             for mode in MODES:
                 yield f"{name}, {mode}, {str(dtype)[6:]}", dtype, mode, seen
@@ -101,23 +96,27 @@ def _contents(subject: Subject, report: Report) -> None:
 
 def _amount(subject: Subject, report: Report) -> None:
     statement = "0, 1, 10 or 500 padded items give the same"
-    for dtype in TYPES:
+    for dtype in ALL:
         with report.case("P", statement, str(dtype)[6:]) as case:
-            x = subject.qkv(2, N, dtype=dtype)
-            wanted, *gradients = subject.answer(dtype, "train", x, {})
+            x, small = subject.qkv(2, N, dtype=dtype), draw(2, subject.heads, N, subject.width, seed=9, dtype=dtype)
+            alone = subject.answer(dtype, "train", x, {}, small)
             for amount in (1, 10, 500):
                 wide = [torch.cat([t, t.new_full((2, subject.heads, amount, t.shape[-1]), torch.nan)], 2) for t in x]
                 upstream = torch.zeros_like(wide[0])
-                upstream[:, :, :N] = draw(*wanted.shape, seed=9, dtype=dtype)
+                upstream[:, :, :N] = small
                 seen = {"valid": prefix([N, N], N + amount)}
                 found = subject.answer(dtype, "train", wide, seen, upstream)
-                cut = [t[:, :, :N] for t in found]
-                case.agree(cut, [wanted, *gradients], tolerance(dtype), f"with {amount} padded items, results")
+                cut, what = [t[:, :, :N] for t in found], f"with {amount} padded items, results"
+                if dtype in TYPES:
+                    case.agree(cut, alone, tolerance(dtype), what)
+                else:
+                    wanted, plain = both(subject, dtype, x, {}, small)
+                    case.rival(cut, plain, wanted, what)
 
 
 def _company(subject: Subject, report: Report) -> None:
     statement = "a row alone is the row in any company and order"
-    for name, dtype, mode, seen in _each(subject):
+    for name, dtype, mode, seen in _each(subject, TYPES):
         with report.case("B", statement, name) as case:
             x = subject.qkv(3, N, dtype=dtype)
             wanted = subject.answer(dtype, mode, x, seen)
@@ -181,7 +180,7 @@ def _nothing(subject: Subject, report: Report) -> None:
             continue
         with report.case("M", statement, name) as case:
             x = subject.qkv(3, N, dtype=dtype)
-            blind = ~_visible(seen, subject.heads).any(-1)
+            blind = ~visible(seen, 3, subject.heads, N).any(-1)
             out, *gradients = subject.answer(dtype, mode, x, seen)
             case.zero(out[blind], "answers of blind queries")
             case.finite(gradients, "gradients")
@@ -189,7 +188,7 @@ def _nothing(subject: Subject, report: Report) -> None:
                 case.zero(gradients[0][blind], "gradients of blind queries")
     if "allowed" not in subject.make().honours:
         return
-    for dtype in TYPES:
+    for dtype in ALL:
         with report.case("M", "a blind query does not change the others, exactly", str(dtype)[6:]) as case:
             x = subject.qkv(3, N, dtype=dtype)
             everything = torch.ones(3, 1, N, N, dtype=torch.bool)
@@ -220,58 +219,6 @@ def _empty(subject: Subject, report: Report) -> None:
                         case.zero(found[0], "answers without keys")
 
 
-def _visible(seen: Seen, heads: int) -> Tensor:
-    """(B, H, L, M): which keys the contract lets a query see, written as the contract has it."""
-    sees = torch.ones(3, heads, N, N, dtype=torch.bool)
-    if "valid" in seen:
-        sees = sees & seen["valid"][:, None, None]
-    if "segment" in seen:
-        sees = sees & (seen["segment"][:, None, :, None] == seen["segment"][:, None, None])
-    if "allowed" in seen:
-        sees = sees & seen["allowed"]
-    if "causal" in seen:
-        sees = sees & torch.ones(N, N, dtype=torch.bool).tril()
-    return sees
-
-
-def _meaning(subject: Subject, report: Report) -> None:
-    """In float64: out = Σ_m W_lm s_lm v_m / Σ_m W_lm s_lm, where W are the weights when nothing is hidden.
-
-    s is 1 or 0 for what may be seen, times e^bias, times the product of the decays from m + 1 to l.
-    """
-    kind, x = subject.make(), subject.qkv(3, N)
-    for name, seen in subject.cases(N, torch.float64).items():
-        with report.case(
-            "M", "valid, segment, allowed, causal, bias and decay mean what the contract says", name
-        ) as case:
-            layer = subject.layer(torch.float64)
-            factor = _visible(seen, subject.heads).double()
-            if "bias" in seen:
-                factor = factor * alibi(slice(0, N), slice(0, N)).double().exp()
-            if "decay" in seen:
-                decay = seen["decay"].masked_fill(~seen["valid"][:, None], 0)
-                sums = [[decay[:, :, m + 1 : l + 1].sum(-1) for m in range(N)] for l in range(N)]
-                factor = factor * torch.stack([torch.stack(row, -1) for row in sums], -2).exp()
-            weights = layer.weights(x[0], x[1]) * factor
-            total = weights.sum(-1, keepdim=True)
-            wanted = (weights / total.where(total != 0, 1.0)) @ x[2]
-            case.agree(layer(*x, **seen), wanted, 1e-10)
-            case.agree(layer.weights(x[0], x[1], **seen) @ x[2], wanted, 1e-10, "weights times values")
-    for name, value in {
-        "segment": torch.zeros(3, N, dtype=torch.int64),
-        "allowed": torch.ones(1, 1, N, N, dtype=torch.bool),
-        "bias": lambda l, m: alibi(l, m).double(),
-        "decay": torch.zeros(3, subject.heads, N).double(),
-    }.items():
-        if name not in kind.honours:
-            with report.case("M", "what the kind cannot honour is refused, never dropped", name) as case:
-                try:
-                    subject.layer(torch.float64)(*x, causal=name in ("segment", "decay"), **{name: value})
-                    case.that(False, f"{name} is taken, though it is not in honours")
-                except (MapstoError, NotImplementedError):
-                    pass
-
-
 def _numbers(subject: Subject, report: Report, longest: int) -> None:
     statement = "finite inputs give finite outputs and gradients"
     for name, dtype, mode, seen in _each(subject):
@@ -279,11 +226,10 @@ def _numbers(subject: Subject, report: Report, longest: int) -> None:
             for scale in (1e-4, 1.0, 1e4):
                 x = [scale * t for t in subject.qkv(3, N, dtype=dtype)]
                 case.finite(subject.answer(dtype, mode, x, seen), f"the results at scale {scale:g}")
-    for seen in ({}, {"causal": True}):
-        with report.case("K", statement, f"L = {longest}") as case:
-            case.finite(
-                subject.answer(torch.float32, "train", subject.qkv(1, longest, dtype=torch.float32), seen), "results"
-            )
+    for dtype in (torch.float32, torch.bfloat16):
+        for seen in ({}, {"causal": True}):
+            with report.case("K", statement, f"L = {longest}, {str(dtype)[6:]}") as case:
+                case.finite(subject.answer(dtype, "train", subject.qkv(1, longest, dtype=dtype), seen), "results")
 
 
 def _determinism(subject: Subject, report: Report) -> None:

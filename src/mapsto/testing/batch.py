@@ -92,7 +92,7 @@ def stretch(part: Columns, length: int) -> dict[str, Tensor]:
         rank = torch.arange(length, device=part["valid"].device)
         whole = {n: t[:, rank % max(1, t.shape[1])] if n in known else t for n, t in part.items()}
         if "times" in whole:
-            whole["times"] = rank.to(whole["times"].dtype).expand(len(part["valid"]), -1)
+            whole["times"] = rank.to(whole["times"].dtype).repeat(len(part["valid"]), 1)
         return {**whole, "valid": torch.ones(len(part["valid"]), length, dtype=torch.bool, device=rank.device)}
     if "size" in part:
         side = torch.arange(length, device=part["size"].device)

@@ -1,7 +1,6 @@
 """The laws of inputs, for every kind: ours and a user's own."""
 
 import copy
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,18 +11,14 @@ from torch import Tensor, nn
 
 from mapsto.collection import Collection
 from mapsto.inputs import Input
-from mapsto.nn.initial import initialise
-from mapsto.ragged import Ragged
 from mapsto.testing.batch import Columns, fill, padded, pick, stretch, widen
 from mapsto.testing.graph import check_compile, check_export
 from mapsto.testing.silence import silent
-from mapsto.testing.subject import FILLINGS
+from mapsto.testing.trial import FILLINGS, Stored, bits, drawn, rewritten, ways
 from mapsto.testing.verdict import Report, Verdict, tolerance
-from mapsto.vocabulary import Vocabulary, restore
 
 __all__ = ["check_input"]
 
-TYPES = (torch.float64, torch.float32)
 AMOUNTS = (1, 10, 50)
 LENGTHS = (7, 1, 40, 200)
 
@@ -44,7 +39,6 @@ def check_input(make: Callable[[], Input], values: Sequence[Any], *, laws: Itera
         >>> require(check_input(lambda: SequenceInput(8, vocabulary=Bytes()), ["one", "and two", "3"], laws="PB"))
     """
     trial = _Trial(make, list(values))
-    report = Report(type(trial.kind).__name__, getattr(trial.kind, "exempt", {}))
     trials: dict[str, list[Callable[[_Trial, Report], None]]] = {
         "P": [_promises, _contents, _amount],
         "B": [_company],
@@ -53,10 +47,7 @@ def check_input(make: Callable[[], Input], values: Sequence[Any], *, laws: Itera
         "R": [_round_trip],
         "G": [_graphs],
     }
-    for law in laws:
-        for one in trials[law]:
-            one(trial, report)
-    return report.verdicts()
+    return Report.of(trial.kind).hold(trial, trials, laws)
 
 
 @dataclass
@@ -64,25 +55,16 @@ class _Trial:
     make: Callable[[], Input]
     values: list[Any]
     kind: Input = field(init=False)
-    columns: dict[str, Ragged] = field(init=False)
+    rows: Stored = field(init=False)
 
     def __post_init__(self) -> None:
-        self.kind = self.fresh()
-        parsed = [self.kind.parse(value) for value in self.values]
-        self.columns = {name: Ragged.pack([row[name] for row in parsed]) for name in parsed[0]}
-
-    def fresh(self) -> Input:
         made = self.make()
-        with torch.random.fork_rng(devices=[]):
-            initialise(made, 1)
-        return silent(made)
+        drawn(made)
+        self.kind = silent(made)
+        self.rows = Stored(self.kind, self.values)
 
     def of(self, dtype: torch.dtype, mode: str = "eval") -> Input:
         return copy.deepcopy(self.kind).to(dtype).train(mode == "train")
-
-    def batch(self, rows: Sequence[int] | None = None) -> dict[str, Tensor]:
-        index = np.arange(len(self.values)) if rows is None else np.array(rows)
-        return self.kind.gather({name: column.take(index) for name, column in self.columns.items()})
 
     def answer(self, dtype: torch.dtype, mode: str, batch: Columns) -> tuple[Collection, list[Tensor]]:
         """The collection, and the gradients of Σ items² in train mode."""
@@ -94,31 +76,26 @@ class _Trial:
         return out, list(torch.autograd.grad(total, list(kind.parameters()), materialize_grads=True))
 
 
-def _each() -> list[tuple[str, torch.dtype, str]]:
-    return [(f"{mode}, {str(dtype)[6:]}", dtype, mode) for dtype in TYPES for mode in ("train", "eval")]
-
-
 def _promises(trial: _Trial, report: Report) -> None:
     with report.case("P", "padding is zeros, items that exist come first, and places are float32") as case:
-        out = trial.of(torch.float32)(trial.batch())
+        out = trial.of(torch.float32)(trial.rows.gather())
         case.zero(out.items[~out.valid], "padded items")
         case.that(bool((out.valid[:, 1:] <= out.valid[:, :-1]).all()), "an item stands behind padding")
         if out.places is not None:
             case.zero(out.places[~out.valid], "padded places")
             case.that(out.places.dtype == torch.float32, f"places are {out.places.dtype}")
-        index = np.arange(len(trial.values))
-        lengths = torch.from_numpy(np.asarray(trial.kind.lengths(trial.columns)))
+        lengths = torch.from_numpy(np.asarray(trial.kind.lengths(trial.rows.columns)))
         case.exactly(lengths, out.lengths, "lengths(...) and the items there are")
-        names = trial.kind.names({name: column.take(index) for name, column in trial.columns.items()})
+        names = trial.kind.names(trial.rows.take())
         case.that([len(row) for row in names] == out.lengths.tolist(), "names(...) does not name every item once")
 
 
 def _contents(trial: _Trial, report: Report) -> None:
     statement = "what stands at padding changes no item and no gradient, exactly"
-    batch = trial.batch()
+    batch = trial.rows.gather()
     if not padded(batch):
         return
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("P", statement, name) as case:
             wanted = trial.answer(dtype, mode, batch)
             for value in FILLINGS:
@@ -128,10 +105,10 @@ def _contents(trial: _Trial, report: Report) -> None:
 
 
 def _amount(trial: _Trial, report: Report) -> None:
-    batch = trial.batch()
+    batch = trial.rows.gather()
     if not padded(batch):
         return
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("P", "the amount of padding changes nothing", name) as case:
             wanted, gradients = trial.answer(dtype, mode, batch)
             n = wanted.valid.shape[1]
@@ -144,12 +121,12 @@ def _amount(trial: _Trial, report: Report) -> None:
 
 
 def _company(trial: _Trial, report: Report) -> None:
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("B", "a row gathered alone is the row in any batch and order", name) as case:
-            kind, count = trial.of(dtype, mode), len(trial.values)
-            wanted = kind(trial.batch())
-            for rows in (*([b] for b in range(count)), list(range(count))[::-1], [0] * 3):
-                found = kind(trial.batch(rows))
+            kind = trial.of(dtype, mode)
+            wanted = kind(trial.rows.gather())
+            for rows in trial.rows.companies():
+                found = kind(trial.rows.gather(rows))
                 for at, row in enumerate(rows):
                     n = int(wanted.valid[row].sum())
                     case.that(int(found.valid[at].sum()) == n, f"row {row} of {rows} has another number of items")
@@ -159,7 +136,7 @@ def _company(trial: _Trial, report: Report) -> None:
 
 
 def _empty(trial: _Trial, report: Report) -> None:
-    batch = trial.batch()
+    batch = trial.rows.gather()
     with report.case("M", "no rows, rows without items and single items give a collection") as case:
         out = trial.of(torch.float32)(pick(batch, torch.arange(0)))
         case.that(out.valid.shape[0] == 0, "no rows become rows")
@@ -178,52 +155,35 @@ def _empty(trial: _Trial, report: Report) -> None:
 
 def _determinism(trial: _Trial, report: Report) -> None:
     before = torch.random.get_rng_state()
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case(
             "D", "twice gives the same bits, nothing is written to, every parameter gets a gradient", name
         ) as case:
-            batch = trial.batch()
+            batch = trial.rows.gather()
             kept, wanted = {n: t.clone() for n, t in batch.items()}, trial.answer(dtype, mode, batch)
-            # Bytes: a missing number is a NaN, which equals nothing.
             case.exactly(
-                [_bytes(t) for t in batch.values()], [_bytes(t) for t in kept.values()], "the batch before and after"
+                [bits(t) for t in batch.values()], [bits(t) for t in kept.values()], "the batch before and after"
             )
             case.exactly(trial.answer(dtype, mode, batch), wanted, "the second answer")
             if mode == "train":
                 kind = trial.of(dtype, mode)
                 kind(batch).items.square().sum().backward()
-                idle = [n for n, p in kind.named_parameters() if p.grad is None]
-                case.that(not idle, f"no gradient reaches {', '.join(idle)}")
+                case.learns(kind)
     with report.case("D", "the global generator is untouched") as case:
         case.exactly(torch.random.get_rng_state(), before, "the global generator")
-
-
-def _bytes(t: Tensor) -> Tensor:
-    return t.contiguous().view(torch.uint8) if t.numel() else t
 
 
 def _round_trip(trial: _Trial, report: Report) -> None:
     with report.case(
         "R", "settings, through JSON and vocabulary files, and state_dict make the same input again"
     ) as case:
-        kind, batch = trial.of(torch.float32), trial.batch()
+        kind, batch = trial.of(torch.float32), trial.rows.gather()
         out = kind(batch)
-        settings = {}
-        for name, value in kind.settings().items():
-            if isinstance(value, Vocabulary):
-                settings[name] = restore(value.kind, value.dump())
-            else:
-                settings[name] = json.loads(json.dumps(value))
         with torch.random.fork_rng(devices=[]):
-            again = type(kind)(out.items.shape[-1], **settings).eval()
+            again = type(kind)(out.items.shape[-1], **rewritten(kind.settings())).eval()
         again.load_state_dict(kind.state_dict())
         case.exactly(again(batch), out, "the collection")
-        for value in trial.values:
-            mine, theirs = again.parse(value), kind.parse(value)
-            case.that(
-                all(np.array_equal(mine[n], theirs[n], equal_nan=mine[n].dtype.kind == "f") for n in theirs),
-                "parses otherwise",
-            )
+        trial.rows.reparse(again, case)
 
 
 class _Whole(nn.Module):
@@ -238,7 +198,7 @@ class _Whole(nn.Module):
 
 
 def _graphs(trial: _Trial, report: Report) -> None:
-    batch, whole = trial.batch(), _Whole(trial.of(torch.float32))
+    batch, whole = trial.rows.gather(), _Whole(trial.of(torch.float32))
     ragged = "valid" in batch or "size" in batch
     lengths = (8, 4, 36) if "size" in batch else LENGTHS
     inputs = [(batch,), *((stretch(batch, n),) for n in lengths if ragged), (pick(batch, torch.arange(2)),)]

@@ -14,12 +14,11 @@ from mapsto.errors import DataError
 from mapsto.likelihoods import Likelihood
 from mapsto.stream import stream
 from mapsto.testing.graph import check_compile
-from mapsto.testing.subject import draw
+from mapsto.testing.trial import TYPES, draw
 from mapsto.testing.verdict import Report, Verdict, tolerance
 
 __all__ = ["check_likelihood"]
 
-TYPES = (torch.float64, torch.float32)
 DRAWS = 20_000
 SIGMAS = 5.0
 HUGE = 1e4
@@ -47,17 +46,13 @@ def check_likelihood(
         >>> require(check_likelihood(lambda: BernoulliLikelihood(2), laws="L"))
     """
     trial = _Trial(make(), support)
-    report = Report(type(trial.kind).__name__, getattr(trial.kind, "exempt", {}))
     trials: dict[str, list[Callable[[_Trial, Report], None]]] = {
         "L": [_total, _oracle, _extremes, _outside, _moments],
         "B": [_places],
         "D": [_draws],
         "G": [_graphs],
     }
-    for law in laws:
-        for one in trials[law]:
-            one(trial, report)
-    return report.verdicts()
+    return Report.of(trial.kind).hold(trial, trials, laws)
 
 
 @dataclass

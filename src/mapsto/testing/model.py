@@ -1,7 +1,6 @@
 """The laws of whole models, trained or not."""
 
 import copy
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,14 +18,11 @@ from mapsto.stream import Clock, stream
 from mapsto.testing.batch import apply, fill, padded, pick, stretch, widen
 from mapsto.testing.graph import check_compile, check_export
 from mapsto.testing.silence import at, silent
-from mapsto.testing.subject import FILLINGS
+from mapsto.testing.trial import FILLINGS, MODES, TYPES, bits, rewritten, ways
 from mapsto.testing.verdict import Report, Verdict, tolerance
-from mapsto.vocabulary import Vocabulary, restore
 
 __all__ = ["check_model"]
 
-TYPES = (torch.float64, torch.float32)
-MODES = ("train", "eval")
 LENGTHS = (7, 1, 64, 300, 1000)
 SIDES = (8, 4, 20)
 
@@ -43,7 +39,6 @@ def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMKDRG"
         laws: the letters of those to try.
     """
     trial = _Trial(model, batch)
-    report = Report(type(model).__name__)
     trials: dict[str, list[Callable[[_Trial, Report], None]]] = {
         "P": [_contents, _amount],
         "B": [_company],
@@ -54,10 +49,7 @@ def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMKDRG"
         "R": [_packed, _round_trip],
         "G": [_graphs],
     }
-    for law in laws:
-        for one in trials[law]:
-            one(trial, report)
-    return report.verdicts()
+    return Report.of(model).hold(trial, trials, laws)
 
 
 @dataclass
@@ -105,15 +97,11 @@ class _Trial:
         return theta[:, : valid.shape[1]].masked_fill(~valid[..., None], 0)
 
 
-def _each() -> list[tuple[str, torch.dtype, str]]:
-    return [(f"{mode}, {str(dtype)[6:]}", dtype, mode) for dtype in TYPES for mode in MODES]
-
-
 def _contents(trial: _Trial, report: Report) -> None:
     statement = "what stands at padding changes no answer, loss or gradient, exactly"
     if not any(padded(part) for part in trial.batch.values()):
         return
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("P", statement, name) as case:
             wanted = trial.answer(dtype, mode, trial.batch)
             case.finite(wanted, "results")
@@ -127,7 +115,7 @@ def _amount(trial: _Trial, report: Report) -> None:
     if not any("valid" in part or "size" in part for part in trial.batch.values()):
         return
     pictures = any("size" in part for part in trial.batch.values())
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("P", statement, name) as case:
             wanted, rest = trial.answer(dtype, mode, trial.batch)
             for amount in (1, 10) if pictures else (1, 10, 500):
@@ -139,7 +127,7 @@ def _amount(trial: _Trial, report: Report) -> None:
 
 
 def _company(trial: _Trial, report: Report) -> None:
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("B", "a row alone gets the answer and loss it gets in any batch and order", name) as case:
             size = trial.size
             theta, more = trial.answer(dtype, mode, trial.batch)
@@ -200,7 +188,7 @@ def _symmetry(trial: _Trial, report: Report) -> None:
 
 def _empty(trial: _Trial, report: Report) -> None:
     batch, ragged = trial.batch, any("valid" in trial.batch[n] for n in trial.model.names)
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("M", "no rows give no answers", name) as case:
             theta, rest = trial.answer(dtype, mode, apply(pick, batch, torch.arange(0)))
             case.that(all(len(t) == 0 for t in theta.values()), "no rows get answers")
@@ -230,7 +218,7 @@ def _hollow(part: Any) -> dict[str, Tensor]:
 
 
 def _numbers(trial: _Trial, report: Report) -> None:
-    for name, dtype, mode in _each():
+    for name, dtype, mode in ways():
         with report.case("K", "answers, losses and gradients are finite", name) as case:
             case.finite(trial.answer(dtype, mode, trial.batch), "answers, losses and gradients")
     with report.case(
@@ -256,7 +244,7 @@ def _determinism(trial: _Trial, report: Report) -> None:
     for mode in MODES:
         with report.case("D", statement, mode) as case:
             model = at(loud, Clock(1, 2)).train(mode == "train")
-            given = [_bytes(t) for part in trial.batch.values() for t in part.values()]
+            given = [bits(t) for part in trial.batch.values() for t in part.values()]
             kept, held = [t.clone() for t in given], {n: t.clone() for n, t in model.state_dict().items()}
             first = model(trial.batch)
             case.exactly(given, kept, "the batch before and after")
@@ -270,8 +258,7 @@ def _determinism(trial: _Trial, report: Report) -> None:
             model.output.loss(theta, trial.batch["target"]).per_example().sum().backward()
         else:
             torch.stack([t.sum() for t in theta.values()]).sum().backward()
-        idle = [n for n, p in model.named_parameters() if p.grad is None]
-        case.that(not idle, f"no gradient reaches {', '.join(idle)}")
+        case.learns(model)
         case.exactly(torch.random.get_rng_state(), before, "the global generator")
 
 
@@ -284,10 +271,6 @@ def _noise(trial: _Trial, report: Report) -> None:
             for name in first:
                 case.differ(first[name], other[name])
                 case.differ(first[name], later[name])
-
-
-def _bytes(t: Tensor) -> Tensor:
-    return t.contiguous().view(torch.uint8)
 
 
 def _packed(trial: _Trial, report: Report) -> None:
@@ -310,19 +293,12 @@ def _round_trip(trial: _Trial, report: Report) -> None:
         again = copy.deepcopy(model)
         with torch.random.fork_rng(devices=[]):
             for i, part in enumerate(model.sources.values()):
-                settings = {n: _plain(v) for n, v in part.settings().items()}
-                again.inputs[i] = silent(type(part)(model.output.dim, **settings))
-            again.output = type(model.output)(model.output.dim, **_plain(model.output.settings()))
+                again.inputs[i] = silent(type(part)(model.output.dim, **rewritten(part.settings())))
+            again.output = type(model.output)(model.output.dim, **rewritten(model.output.settings()))
         for p in again.parameters():
             p.fill_(0.5)
         again.load_state_dict(model.state_dict())
         case.exactly(again.eval()(trial.batch), model(trial.batch), "answers")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Vocabulary):
-        return restore(value.kind, value.dump())
-    return json.loads(json.dumps(value))
 
 
 class _Whole(nn.Module):

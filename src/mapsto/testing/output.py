@@ -1,26 +1,20 @@
 """The laws of outputs, for every kind: ours and a user's own."""
 
 import copy
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from mapsto.collection import Collection
-from mapsto.nn.initial import initialise
 from mapsto.outputs import Output, Theta
-from mapsto.ragged import Ragged
 from mapsto.testing.batch import Columns, fill, padded
-from mapsto.testing.subject import FILLINGS, draw, prefix
+from mapsto.testing.trial import FILLINGS, TYPES, Stored, draw, drawn, prefix, rewritten
 from mapsto.testing.verdict import Report, Verdict, tolerance
 
 __all__ = ["check_output"]
-
-TYPES = (torch.float64, torch.float32)
 
 
 def check_output(make: Callable[[], Output], values: Sequence[Any], *, laws: Iterable[str] = "PBMDRL") -> list[Verdict]:
@@ -39,7 +33,6 @@ def check_output(make: Callable[[], Output], values: Sequence[Any], *, laws: Ite
         >>> require(check_output(lambda: VectorOutput(8, targets=mood), [("good",), ("bad",), ("good",)]))
     """
     trial = _Trial(make, list(values))
-    report = Report(type(trial.kind).__name__, getattr(trial.kind, "exempt", {}))
     trials: dict[str, list[Callable[[_Trial, Report], None]]] = {
         "P": [_contents],
         "B": [_company],
@@ -48,10 +41,7 @@ def check_output(make: Callable[[], Output], values: Sequence[Any], *, laws: Ite
         "R": [_round_trip],
         "L": [_likelihood],
     }
-    for law in laws:
-        for one in trials[law]:
-            one(trial, report)
-    return report.verdicts()
+    return Report.of(trial.kind).hold(trial, trials, laws)
 
 
 @dataclass
@@ -59,27 +49,20 @@ class _Trial:
     make: Callable[[], Output]
     values: list[Any]
     kind: Output = field(init=False)
-    columns: dict[str, Ragged] = field(init=False)
+    rows: Stored = field(init=False)
 
     def __post_init__(self) -> None:
         self.kind = self.make()
-        with torch.random.fork_rng(devices=[]):
-            initialise(self.kind, 1)
-        parsed = [self.kind.parse(value) for value in self.values]
-        self.columns = {name: Ragged.pack([row[name] for row in parsed]) for name in parsed[0]}
+        drawn(self.kind)
+        self.rows = Stored(self.kind, self.values)
 
     def of(self, dtype: torch.dtype) -> Output:
         return copy.deepcopy(self.kind).to(dtype)
 
-    def target(self, rows: Sequence[int] | None = None) -> dict[str, Tensor]:
-        index = np.arange(len(self.values)) if rows is None else np.array(rows, np.int64)
-        return self.kind.gather({name: column.take(index) for name, column in self.columns.items()})
-
     def memory(self, dtype: torch.dtype, rows: Sequence[int] | None = None) -> Collection:
         """What the answers are read from: as many items a row as the target has, or some."""
-        whole = self.target()
-        count = len(self.values)
-        valid = whole["valid"] if "valid" in whole else prefix([5 - i % 4 for i in range(count)], 5)
+        whole = self.rows.gather()
+        valid = whole["valid"] if "valid" in whole else prefix([5 - i % 4 for i in range(len(self.rows))], 5)
         items = draw(*valid.shape, self.kind.dim, seed=3, dtype=dtype)
         memory = Collection.build(items, valid)
         if rows is None:
@@ -101,7 +84,7 @@ def _sums(kind: Output, theta: Theta, target: Columns) -> list[Tensor]:
 
 
 def _contents(trial: _Trial, report: Report) -> None:
-    target = trial.target()
+    target = trial.rows.gather()
     if not padded(target):
         return
     gone = ~target["valid"]
@@ -126,10 +109,10 @@ def _contents(trial: _Trial, report: Report) -> None:
 def _company(trial: _Trial, report: Report) -> None:
     for dtype in TYPES:
         with report.case("B", "a row's loss alone is its loss in any batch and order", str(dtype)[6:]) as case:
-            kind, count = trial.of(dtype), len(trial.values)
-            wanted = _sums(kind, trial.theta(kind, trial.memory(dtype), trial.target()), trial.target())
-            for rows in (*([b] for b in range(count)), list(range(count))[::-1], [0] * 3):
-                target = trial.target(rows)
+            kind, target = trial.of(dtype), trial.rows.gather()
+            wanted = _sums(kind, trial.theta(kind, trial.memory(dtype), target), target)
+            for rows in trial.rows.companies():
+                target = trial.rows.gather(rows)
                 found = _sums(kind, trial.theta(kind, trial.memory(dtype, rows), target), target)
                 case.that(all(t.shape == (len(rows),) for t in found), "a loss is not one number a row")
                 case.agree(found, [t[rows] for t in wanted], tolerance(dtype), f"rows {rows}")
@@ -137,7 +120,7 @@ def _company(trial: _Trial, report: Report) -> None:
 
 def _empty(trial: _Trial, report: Report) -> None:
     with report.case("M", "no rows and rows without targets cost nothing, with finite gradients") as case:
-        kind, target, memory = trial.of(torch.float32), trial.target(), trial.memory(torch.float32)
+        kind, target, memory = trial.of(torch.float32), trial.rows.gather(), trial.memory(torch.float32)
         none = {n: t[:0] for n, t in target.items()}
         for found in _sums(kind, trial.theta(kind, memory[:0], none), none):
             case.that(found.shape == (0,), f"no rows cost {found.tolist()}")
@@ -154,7 +137,7 @@ def _determinism(trial: _Trial, report: Report) -> None:
             "D", "twice gives the same bits, nothing is written to, every parameter gets a gradient"
         ) as case:
             before = torch.random.get_rng_state()
-            kind, target, memory = trial.of(dtype), trial.target(), trial.memory(dtype)
+            kind, target, memory = trial.of(dtype), trial.rows.gather(), trial.memory(dtype)
             theta = trial.theta(kind, memory, target)
             kept = [t.clone() for t in (*target.values(), *theta.values(), memory.items)]
             first = _sums(kind, theta, target)
@@ -162,34 +145,31 @@ def _determinism(trial: _Trial, report: Report) -> None:
                 predicted = kind.predict(theta)
             case.that(set(predicted) == set(theta), f"predicts {sorted(predicted)}, but is asked for {sorted(theta)}")
             lengths = {len(array) for arrays in predicted.values() for array in arrays.values()}
-            case.that(lengths == {len(trial.values)}, "predicts another number of rows")
+            case.that(lengths == {len(trial.rows)}, "predicts another number of rows")
             case.exactly(
                 [*target.values(), *theta.values(), memory.items], kept, "target, θ and memory before and after"
             )
             case.exactly(_sums(kind, theta, target), first, "the second loss")
             kind.loss(theta, target).per_example().sum().backward()
-            idle = [n for n, p in kind.named_parameters() if p.grad is None]
-            case.that(not idle, f"no gradient reaches {', '.join(idle)}")
+            case.learns(kind)
             case.exactly(torch.random.get_rng_state(), before, "the global generator")
 
 
 def _round_trip(trial: _Trial, report: Report) -> None:
     with report.case("R", "settings, through JSON, and state_dict make the same output again") as case:
-        kind, target, memory = trial.of(torch.float32), trial.target(), trial.memory(torch.float32)
+        kind, target, memory = trial.of(torch.float32), trial.rows.gather(), trial.memory(torch.float32)
         with torch.random.fork_rng(devices=[]):
-            again = type(kind)(kind.dim, **json.loads(json.dumps(kind.settings())))
+            again = type(kind)(kind.dim, **rewritten(kind.settings()))
         again.load_state_dict(kind.state_dict())
         wanted = _sums(kind, trial.theta(kind, memory, target), target)
         case.exactly(_sums(again, trial.theta(again, memory, target), target), wanted, "losses")
-        for value in trial.values:
-            mine, theirs = again.parse(value), kind.parse(value)
-            case.that(all(np.array_equal(mine[n], theirs[n]) for n in theirs), "parses otherwise")
+        trial.rows.reparse(again, case)
 
 
 def _likelihood(trial: _Trial, report: Report) -> None:
     """By gradients, which forget the constants of units: what training does is to raise the likelihood."""
     with report.case("L", "an unsmoothed loss falls as the log-likelihood rises, at the same rate") as case:
-        kind, target = trial.of(torch.float64), trial.target()
+        kind, target = trial.of(torch.float64), trial.rows.gather()
         if "smoothing" in vars(kind):
             vars(kind)["smoothing"] = 0.0
         clean = trial.theta(kind, trial.memory(torch.float64), target)

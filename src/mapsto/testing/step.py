@@ -8,14 +8,13 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from mapsto.attention import Attention
-from mapsto.testing.subject import Subject, alibi, prefix
+from mapsto.testing.subject import N, Subject, alibi
+from mapsto.testing.trial import TYPES, prefix
 from mapsto.testing.verdict import Report, tolerance
 
 __all__ = ["law_step"]
 
-N = 13
 LENGTHS = (N, 6, 0)
-TYPES = (torch.float64, torch.float32)
 
 
 def law_step(subject: Subject, report: Report, chunk: int) -> None:

@@ -1,41 +1,45 @@
-"""A kind of attention on trial: how it is made, asked and compared."""
+"""A kind of attention on trial: how it is made and asked."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from mapsto.attention import Attention
 from mapsto.stream import stream
+from mapsto.testing.trial import draw, prefix
 
-__all__ = ["FILLINGS", "MODES", "Subject", "alibi", "draw", "prefix"]
+__all__ = ["N", "Seen", "Subject", "alibi", "differentiate"]
 
-FILLINGS = (7.0, 1e38, math.inf, -math.inf, math.nan)
-"""What may stand in padding, and must change nothing."""
-
-MODES = ("train", "eval")
+N = 13
+"""Items a row, mostly."""
 
 Seen = dict[str, Any]
-
-
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Normal numbers, the same at every call and, but for rounding, for every type."""
-    return torch.randn(*shape, generator=stream(seed, "law", *shape), dtype=torch.float64).to(dtype)
-
-
-def prefix(lengths: list[int], longest: int) -> Bool[Tensor, "B N"]:
-    """The first so many items of each row exist."""
-    return torch.arange(longest) < torch.tensor(lengths, dtype=torch.int64)[:, None]
+"""The arguments that hide or weigh keys."""
 
 
 def alibi(queries: slice, keys: slice) -> Float[Tensor, "1 1 l m"]:
     """A bias by distance."""
     distance = torch.arange(queries.start, queries.stop)[:, None] - torch.arange(keys.start, keys.stop)
     return (-0.3 * distance.abs())[None, None]
+
+
+def differentiate(
+    attention: Callable[..., Tensor], x: list[Tensor], seen: Seen, upstream: Tensor | None = None
+) -> list[Tensor]:
+    """The outputs, and the gradients of q, k, v (and of decay)."""
+    x = [t.detach().clone().requires_grad_() for t in x]
+    if "decay" in seen:
+        seen = {**seen, "decay": seen["decay"].detach().clone().requires_grad_()}
+        x.append(seen["decay"])
+    out = attention(*x[:3], **seen)
+    if not out.requires_grad:  # nothing to see, so nothing to learn
+        return [out, *(torch.zeros_like(t) for t in x)]
+    upstream = draw(*out.shape, seed=9, dtype=out.dtype) if upstream is None else upstream
+    return [out, *torch.autograd.grad(out, x, upstream, materialize_grads=True)]
 
 
 @dataclass
@@ -80,15 +84,7 @@ class Subject:
         if mode == "eval":
             with torch.no_grad():
                 return [layer(*x, **seen)]
-        x = [t.detach().clone().requires_grad_() for t in x]
-        if "decay" in seen:
-            seen = {**seen, "decay": seen["decay"].detach().clone().requires_grad_()}
-            x.append(seen["decay"])
-        out = layer(*x[:3], **seen)
-        if not out.requires_grad:  # nothing to see, so nothing to learn
-            return [out, *(torch.zeros_like(t) for t in x)]
-        upstream = draw(*out.shape, seed=9, dtype=dtype) if upstream is None else upstream
-        return [out, *torch.autograd.grad(out, x, upstream, materialize_grads=True)]
+        return differentiate(layer, x, seen, upstream)
 
     def cases(self, length: int, dtype: torch.dtype) -> dict[str, Seen]:
         """Every way of hiding or weighing keys that the kind honours, for three rows of L = M."""

@@ -1,16 +1,20 @@
 """What a law check finds: one verdict a law and statement, and the error that a broken one raises."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree
 
+from mapsto.errors import ConfigError
+
 __all__ = ["Case", "LawError", "Report", "Verdict", "require", "tolerance"]
+
+Subject = TypeVar("Subject")
 
 
 class LawError(AssertionError):
@@ -84,6 +88,16 @@ class Case:
             size = _distance(a, b)
             self._judge(size <= tol, size, f"{what} may differ by {tol:g}, differs by".strip())
 
+    def rival(self, found: Any, plain: Any, wanted: Any, what: str = "") -> None:
+        """rms(a − b) <= 2 · rms(p − b) for every leaf of a pytree, where p is a plain way of computing the wanted b.
+
+        Of rounding errors the largest is a matter of luck: two equally good ways differ in it by more than twice.
+        """
+        for (a, b), (p, _) in zip(_pairs(found, wanted), _pairs(plain, wanted), strict=True):
+            size, most = _error(a, b), 2 * _error(p, b)
+            text = f"{what} may err by {most:.3g}, twice what the plain formula does, err by".strip()
+            self._judge(size <= most and math.isfinite(size), size, text)
+
     def near(self, found: Any, wanted: Any, tol: float, what: str = "") -> None:
         """|a − b| <= tol · max(1, |b|) for the norms of two pytrees of tensors, each taken as one vector: gradients."""
         pairs = _pairs(found, wanted)
@@ -109,6 +123,11 @@ class Case:
         for t in _leaves(found):
             size = _size(t)
             self._judge(size == 0, size, f"{what} must be zeros, found")
+
+    def learns(self, module: nn.Module) -> None:
+        """Every parameter has got a gradient."""
+        idle = [name for name, p in module.named_parameters() if p.grad is None]
+        self.that(not idle, f"no gradient reaches {', '.join(idle)}")
 
     def that(self, true: bool, otherwise: str) -> None:
         """Anything else."""
@@ -141,6 +160,34 @@ class Report:
     kind: str
     exempt: Mapping[str, str] = field(default_factory=dict)
     entries: dict[tuple[str, str], _Entry] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, kind: object) -> Self:
+        """A report on a kind, which names the laws it cannot obey in its class, under ``exempt``."""
+        return cls(type(kind).__name__, getattr(kind, "exempt", {}))
+
+    def hold(
+        self,
+        subject: Subject,
+        trials: Mapping[str, Sequence[Callable[[Subject, "Report"], None]]],
+        laws: Iterable[str],
+    ) -> list[Verdict]:
+        """Hold a subject to laws: run the trials of each, and give the verdicts.
+
+        Args:
+            subject: what every trial is given, beside this report.
+            trials: of each law that can be tried, by its letter.
+            laws: the letters of those to try.
+
+        Raises:
+            ConfigError: a letter without trials.
+        """
+        for law in laws:
+            if law not in trials:
+                raise ConfigError(f'laws: "{law}" is not tried of {self.kind}; expected letters of "{"".join(trials)}"')
+            for trial in trials[law]:
+                trial(subject, self)
+        return self.verdicts()
 
     @contextmanager
     def case(self, law: str, statement: str, case: str = "") -> Iterator[Case]:
@@ -182,6 +229,13 @@ def _size(x: Tensor) -> float:
         return 0.0
     size = float(x.detach().double().abs().max())
     return size if math.isfinite(size) else math.inf
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    """rms(a − b); infinite if a NaN or another shape is in the way."""
+    if a.shape != b.shape:
+        return math.inf
+    return _size((a.detach().double() - b.detach().double()).norm()) / max(1, b.numel()) ** 0.5
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
