@@ -39,7 +39,7 @@ from mapsto.nn.transformer import Encoder
 from mapsto.outputs.vector import VectorOutput
 from mapsto.ragged import Ragged, Rows
 from mapsto.stream import stream_numpy
-from mapsto.tasks.dataset import StoreFeed
+from mapsto.tasks.feed import StoreFeed
 from mapsto.training.adamw import AdamW
 from mapsto.training.flat import Flat
 from mapsto.training.loop import Plan, Trainer

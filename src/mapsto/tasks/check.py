@@ -11,7 +11,8 @@ from mapsto.data.kind import infer
 from mapsto.data.problem import problems
 from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
-from mapsto.tasks.dataset import StoreFeed, prepare, tables
+from mapsto.tasks.dataset import prepare, tables
+from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.run import load
 from mapsto.tasks.train import feed, make_plan, settle
 from mapsto.tasks.watch import amount

@@ -10,35 +10,28 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from mapsto import kinds
+from mapsto.data.folder import Folder
 from mapsto.data.kind import Summary, describe
-from mapsto.data.order import batches
 from mapsto.data.source import Table
 from mapsto.data.split import Split, by_column, content, folds, split
-from mapsto.data.store import Store, cache_folder, cached
+from mapsto.data.store import Store, cache_folder, cached, open_store
 from mapsto.data.table import open_table
 from mapsto.errors import ConfigError, DataError
-from mapsto.models.mapper import Batch, Mapper
-from mapsto.ragged import Ragged, Rows
+from mapsto.models.mapper import Mapper
+from mapsto.ragged import Ragged
+from mapsto.tasks import prepared
 from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
+from mapsto.tasks.prepared import Measured
 from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
 from mapsto.vocabulary import Vocabulary
 
-__all__ = ["Dataset", "Measured", "StoreFeed", "convert", "prepare"]
+__all__ = ["Dataset", "Measured", "convert", "prepare"]
 
 Settings = dict[str, Any]
 CHUNK = 1024
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What the training rows told: the constructor's arguments of every input and of the output."""
-
-    inputs: list[Settings]
-    output: Settings
 
 
 @dataclass(frozen=True)
@@ -119,8 +112,15 @@ def prepare(
         measured: what the training rows told, if it is known already.
     """
     parts = tables(config, source)
+    sources = [(t.name, t.fingerprint()) for t, _ in parts]
+    place = prepared.place(sources, [part for _, part in parts], config)
+    if schema is None and measured is None and (found := prepared.recall(place)):
+        config.data.split = found["split_column"]
+        if found["store"].is_dir():
+            return Dataset(**found["dataset"], store=open_store(found["store"]), sources=sources)
     table = parts[0][0]
     known, summaries = resolve(config.data, table, describe)
+    fresh = schema is None and measured is None
     schema = schema or known
     _odd(schema, summaries, table, config)
     errors = Errors(config.data.skip_bad)
@@ -131,7 +131,9 @@ def prepare(
     measured = measured or measure(schema, partial(_training, parts, schema, train), config)
     model_parts = Parts.build(schema, measured, dim=8)
     settings = {"schema": schema.to_json(), "measured": fingerprint(measured), "skip": config.data.skip_bad}
-    sources = [(t.name, t.fingerprint()) for t, _ in parts]
+    named = _names_files(schema, table)
+    if named:  # what the files hold is not in the fingerprint of the table that names them
+        settings["content"] = hashlib.sha256(np.array(survey.keys, np.uint64).tobytes()).hexdigest()
     folder = cache_folder("+".join(digest for _, digest in sources), settings)
     late = Errors(config.data.skip_bad)
     store = cached(folder, lambda: _parsed(parts, schema, model_parts, late))
@@ -139,7 +141,19 @@ def prepare(
     division = replace(division, sides=division.sides[kept])
     groups = np.array([str(survey.groups[i]) for i in kept]) if config.data.group else None
     places = [(parts[t][0].name, row) for t, row in (survey.places[i] for i in kept)]
-    return Dataset(schema, measured, store, division, groups, places, summaries, errors, sources)
+    dataset = Dataset(schema, measured, store, division, groups, places, summaries, errors, sources)
+    if fresh and not named:
+        prepared.remember(place, dataset, folder, config.data.split)
+    return dataset
+
+
+def _names_files(schema: Schema, table: Table) -> bool:
+    """Whether cells are paths of pictures, other than those of a folder, whose fingerprint covers them."""
+    images = [column for field in schema.inputs if field.kind == "image" for column, _ in field.columns]
+    if not images or isinstance(table, Folder):
+        return False
+    cells = next(iter(table.chunks(images))).columns
+    return any(isinstance(cell, str) for column in cells.values() for cell in column)
 
 
 def _odd(schema: Schema, summaries: Mapping[str, Summary], table: Table, config: Config) -> None:
@@ -337,65 +351,3 @@ def convert(
     if not numbers:
         raise DataError(f"{table.name} has no readable row")
     return Store.of({name: Ragged.pack(arrays) for name, arrays in columns.items()}), numbers, errors
-
-
-class StoreFeed:
-    """Batches of some rows of a store: the training loop's feed, and evaluation's.
-
-    Args:
-        store: all rows.
-        rows: those to use.
-        model: whose inputs and output gather.
-        tokens: most items in a batch, padding included.
-        batch_rows: most rows in a batch.
-        seed: of the order.
-        device: where batches go.
-        targets: whether batches hold the target.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        rows: NDArray[np.int64],
-        model: Mapper,
-        *,
-        tokens: int,
-        batch_rows: int = 256,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        targets: bool = True,
-    ):
-        self.store, self.rows, self.model = store, rows, model
-        self.tokens, self.batch_rows, self.seed, self.device = tokens, batch_rows, seed, torch.device(device)
-        parts: list[tuple[str, str, Any]] = [(n, f"{i}.", m) for i, (n, m) in enumerate(model.sources.items())]
-        self.parts = [*parts, ("target", "t.", model.output)] if targets else parts
-        self.columns = {
-            name: {c[len(prefix) :]: column for c, column in store.columns.items() if c.startswith(prefix)}
-            for name, prefix, _ in self.parts
-        }
-        inputs = [part.lengths(self.columns[name]) for name, _, part in parts]
-        self.lengths = np.sum(inputs, axis=0)[rows]
-
-    def order(self, epoch: int) -> list[NDArray[np.int64]]:
-        """The batches of an epoch, as rows of the store."""
-        found = batches(self.lengths, tokens=self.tokens, rows=self.batch_rows, seed=self.seed, epoch=epoch)
-        return [self.rows[batch] for batch in found]
-
-    def once(self) -> list[NDArray[np.int64]]:
-        """Every row once, in order of length: for evaluation."""
-        found = batches(self.lengths, tokens=self.tokens, rows=self.batch_rows, seed=0, epoch=0, shuffle=False)
-        return [self.rows[batch] for batch in found]
-
-    def take(self, name: str, rows: NDArray[np.int64]) -> dict[str, Rows]:
-        """The columns of one input, or of "target", for some rows."""
-        return {c: column.take(rows) for c, column in self.columns[name].items()}
-
-    def batch(self, rows: NDArray[np.int64]) -> Batch:
-        """Gather a batch."""
-        found: dict[str, dict[str, Tensor]] = {}
-        for name, _, part in self.parts:
-            tensors = part.gather(self.take(name, rows))
-            if self.device.type != "cpu":
-                tensors = {n: t.to(self.device, non_blocking=True) for n, t in tensors.items()}
-            found[name] = tensors
-        return found

@@ -18,7 +18,8 @@ from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
 from mapsto.tasks.build import load_model, parameters
 from mapsto.tasks.config import Config, read_config
-from mapsto.tasks.dataset import Dataset, Measured, StoreFeed, convert, prepare
+from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
+from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer, baselines, score
 from mapsto.tasks.watch import amount

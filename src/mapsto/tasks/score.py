@@ -14,7 +14,7 @@ from scipy import sparse
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
-from mapsto.tasks.dataset import StoreFeed
+from mapsto.tasks.feed import StoreFeed
 from mapsto.training.baseline import (
     Logistic,
     LogisticLabels,

@@ -27,8 +27,9 @@ from mapsto.process import release_memory, set_products
 from mapsto.tasks.build import build, load_model, save_model
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import SIZES, Config, read_config
-from mapsto.tasks.dataset import Dataset, StoreFeed, prepare
+from mapsto.tasks.dataset import Dataset, prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
+from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import Answers, answer, baselines, score, validation

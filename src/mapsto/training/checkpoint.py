@@ -84,7 +84,11 @@ class Checkpoints:
                 disk.remove(self.path(step))
 
     def _foreign(self, step: int) -> bool:
-        return "another run" in self.bad.get(step, "")
+        try:
+            found = disk.read_json(self.path(step) / manifest.MANIFEST)
+        except ModelFileError:
+            return False
+        return isinstance(found, dict) and found.get("run") != self.facts["run"]
 
     def sweep(self) -> None:
         """Remove what a save that was killed left; nobody else may be writing."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
-from mapsto.tasks.dataset import StoreFeed
+from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.text import joined, number
 from mapsto.tasks.pictures.view import View, inputs, views
 from mapsto.tasks.score import Answers
