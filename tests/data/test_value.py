@@ -81,12 +81,12 @@ def test_lists_of_numbers_are_read_from_all_their_forms():
         np.array([1, 2.5, -3]),
     ):
         result = numbers(value)
-        assert result.dtype == np.float32
+        assert result.dtype == np.float64
         assert result.tolist() == [1, 2.5, -3]
     assert numbers([[1, 2], [3, 4], [5, 6]]).shape == numbers("[[1,2],[3,4],[5,6]]").shape == (3, 2)
     assert numbers([np.array([1, 2]), np.array([3, 4])]).tolist() == [[1, 2], [3, 4]]
     assert numbers([]).shape == numbers("").shape == (0,)
-    assert numbers(np.array([[1, 2]], np.int16)).dtype == np.float32
+    assert numbers(np.array([[1, 2]], np.int16)).dtype == np.float64
 
 
 @pytest.mark.parametrize(

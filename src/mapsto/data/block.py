@@ -17,7 +17,7 @@ import numpy as np
 
 from mapsto.data.fault import fault
 
-__all__ = ["Block", "Malformed", "Quoted", "blocks", "digest", "last_line"]
+__all__ = ["Block", "Malformed", "Quoted", "blocks", "digest", "first_row", "last_row"]
 
 PIECE = 1 << 20
 LONGEST = 16 << 20
@@ -40,7 +40,8 @@ class Block:
 
 
 def pieces(path: Path, name: str) -> Iterator[bytes]:
-    open_file: Callable[..., gzip.GzipFile] = gzip.open if path.suffix == ".gz" else open  # type: ignore[assignment]
+    gz = path.suffix.lower() == ".gz"
+    open_file: Callable[..., gzip.GzipFile] = gzip.open if gz else open  # type: ignore[assignment]
     try:
         with open_file(path, "rb") as file:
             while piece := file.read(PIECE):
@@ -60,9 +61,12 @@ def digest(path: Path) -> str:
         raise fault(f"{path.name}: cannot be read ({error.strerror or error}).") from None
 
 
-def last_line(data: bytes, final: bool) -> int:
-    """Where the last whole line ends; all of it when nothing follows."""
-    return len(data) if final else data.rfind(b"\n") + 1
+def last_row(data: bytes, final: bool) -> int:
+    """Where the last whole row ends that ends with LF, CRLF or CR; all of it when nothing follows."""
+    if final:
+        return len(data)
+    end = len(data) - data.endswith(b"\r")  # that CR may be half of a CRLF
+    return max(data.rfind(b"\n", 0, end), data.rfind(b"\r", 0, end)) + 1
 
 
 class Quoted:
@@ -90,7 +94,7 @@ class Quoted:
             Malformed: a quote that is opened and never closed, or text after a closing quote.
         """
         if b'"' not in data:
-            return len(data) if final else max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            return last_row(data, final)
         end = self._glance(data, final)
         return self._walk(data, final) if end is None else end
 
@@ -103,6 +107,7 @@ class Quoted:
             end = len(data)
         else:
             breaks = np.flatnonzero((a == 10) | (a == 13))
+            breaks = breaks[: np.searchsorted(breaks, len(a) - data.endswith(b"\r"))]  # it may be half of a CRLF
             breaks = breaks[np.searchsorted(quotes, breaks) % 2 == 0]
             end = int(breaks[-1]) + 1 if len(breaks) else 0
             quotes = quotes[: np.searchsorted(quotes, end)]
@@ -131,7 +136,7 @@ class Quoted:
                     raise Malformed("a quote is opened and never closed.", at)
                 return end
             at = cell.end()
-            if cell[1] in (b"\n", b"\r", b"\r\n"):
+            if cell[1] in (b"\n", b"\r\n") or (cell[1] == b"\r" and at < len(data)):
                 end = at
             elif not cell[1]:
                 break
@@ -147,8 +152,18 @@ class Quoted:
         return at
 
 
+def first_row(data: bytes) -> int:
+    """Where the first row ends, if quotes mean nothing."""
+    ends = [end for end in (data.find(b"\n"), data.find(b"\r")) if end >= 0]
+    if not ends:
+        return len(data)
+    return min(ends) + (2 if data.startswith(b"\r\n", min(ends)) else 1)
+
+
 def blocks(path: Path, name: str, end: Callable[[bytes, bool], int]) -> Iterator[Block]:
     """Cut a text file (or a ``.gz`` of one) into blocks of whole rows. A byte-order mark is dropped.
+
+    Lines are counted as editors count them: LF, CRLF and a CR alone end one.
 
     Args:
         path: the file.
@@ -182,7 +197,7 @@ def blocks(path: Path, name: str, end: Callable[[bytes, bool], int]) -> Iterator
 
 
 def lines(data: bytes) -> int:
-    return data.count(b"\n") or data.count(b"\r")
+    return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
 def check_text(data: bytes, name: str, line: int) -> None:

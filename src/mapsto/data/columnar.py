@@ -1,10 +1,12 @@
 """Parquet files, and anything that speaks Arrow in memory (pandas, polars, pyarrow)."""
 
+import datetime
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +20,24 @@ from mapsto.data.source import Chunk, Table
 __all__ = ["Arrow", "Parquet"]
 
 ROWS = 4096
+DAMAGE = (pa.ArrowException, OSError, ValueError, OverflowError, TypeError, KeyError, IndexError, MemoryError)
+EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def cells(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """An Arrow column as Python values; lists of numbers without gaps as numpy arrays."""
+    """An Arrow column as Python values; lists of numbers without gaps as numpy arrays.
+
+    Times with nanoseconds, which Python's cannot hold, are ISO texts.
+    """
     if isinstance(column, pa.ChunkedArray):
         return [cell for part in column.chunks for cell in cells(part)]
     kind = column.type
     if isinstance(kind, pa.ExtensionType | pa.BaseExtensionType):
         return cells(column.storage)
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
-        return column.cast(pa.timestamp("us", kind.tz), safe=False).to_pylist()
+        return [None if ns is None else nanoseconds(ns, kind.tz) for ns in column.cast(pa.int64()).to_pylist()]
+    if pa.types.is_duration(kind) and kind.unit == "ns":
+        return [None if ns is None else span(ns) for ns in column.cast(pa.int64()).to_pylist()]
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         inner = column.flatten()
         if (pa.types.is_integer(inner.type) or pa.types.is_floating(inner.type)) and not inner.null_count:
@@ -42,7 +51,43 @@ def cells(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     return column.to_pylist()
 
 
+def nanoseconds(ns: int, zone: str | None) -> Any:
+    us, rest = divmod(ns, 1000)
+    time = EPOCH + datetime.timedelta(microseconds=us)
+    if zone is None:
+        return time if not rest else f"{time.isoformat(timespec='microseconds')}{rest:03d}"
+    aware = time.replace(tzinfo=datetime.UTC)
+    if zone.upper() != "UTC":
+        aware = aware.astimezone(ZoneInfo(zone))
+    if not rest:
+        return aware
+    text = aware.isoformat(timespec="microseconds")
+    return f"{text[:26]}{rest:03d}{text[26:]}"
+
+
+def span(ns: int) -> Any:
+    us, rest = divmod(ns, 1000)
+    return datetime.timedelta(microseconds=us) if not rest else ns / 1e9
+
+
+def named(column: pa.Array | pa.ChunkedArray, table: str, name: str, first: int) -> list[Any]:
+    # The values of a column; if one cannot be held, its row is found and named.
+    try:
+        return cells(column)
+    except DAMAGE:
+        for i in range(len(column)):
+            try:
+                cells(column.slice(i, 1))
+            except DAMAGE as error:
+                raise fault(
+                    f'{table} row {first + i}: "{name}": a value that cannot be read ({brief(error)}).'
+                ) from None
+        raise
+
+
 def check_names(names: list[str], table: str) -> list[str]:
+    if not names:
+        raise fault(f"{table} has no columns.")
     double = [name for name, count in Counter(names).items() if count > 1]
     if double:
         raise fault(f'{table} has {names.count(double[0])} columns named "{double[0]}". Names must differ.')
@@ -71,15 +116,15 @@ class Parquet(Table):
         try:
             with self._open() as file:
                 for batch in file.iter_batches(ROWS, columns=columns, use_threads=False):
-                    yield Chunk(first, {c: cells(batch.column(c)) for c in columns})
+                    yield Chunk(first, {c: named(batch.column(c), self.name, c, first) for c in columns})
                     first += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except DAMAGE as error:
             raise fault(f"{self.name}: damaged after row {first - 1} ({brief(error)}).") from None
 
     def _open(self) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path)
-        except (pa.ArrowException, OSError) as error:
+            return pq.ParquetFile(self.path, page_checksum_verification=True)
+        except DAMAGE as error:
             raise fault(f"{self.name} is not a Parquet file, or damaged ({brief(error)}).") from None
 
 
@@ -97,7 +142,13 @@ class Arrow(Table):
 
     def __init__(self, source: Any, root: Path):
         self.name, self.root = "data", root
-        self.table = source if isinstance(source, pa.Table) else pa.table(source)
+        try:
+            self.table = source if isinstance(source, pa.Table) else pa.table(source)
+        except DAMAGE as error:
+            raise fault(
+                f"data: the {type(source).__name__} is no table of Arrow ({brief(error)}).   A column of mixed kinds can "
+                "be given as a dict of lists"
+            ) from None
 
     @cached_property
     def columns(self) -> list[str]:  # type: ignore[override]
@@ -112,4 +163,4 @@ class Arrow(Table):
         """Stream columns, some thousand rows at a time."""
         for start in range(0, self.table.num_rows, ROWS):
             part = self.table.slice(start, ROWS)
-            yield Chunk(start + 1, {c: cells(part.column(c)) for c in columns})
+            yield Chunk(start + 1, {c: named(part.column(c), self.name, c, start + 1) for c in columns})

@@ -24,7 +24,8 @@ def encode(value: Any) -> Iterator[bytes]:
     elif isinstance(value, bool | np.bool_):
         yield b"t" if value else b"f"
     elif isinstance(value, int | np.integer):
-        yield b"i%d:" % int(value)
+        whole = int(value)
+        yield b"i%d:" % whole if whole.bit_length() < 14_000 else b"h%x:" % whole  # Python writes 4300 digits at most
     elif isinstance(value, float | np.floating):
         yield b"d" + struct.pack("<d", float(value))
     elif isinstance(value, bytes | bytearray | memoryview):

@@ -8,11 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from mapsto.data.block import Block, Quoted, blocks, digest, last_line
+from mapsto.data.block import Block, Quoted, blocks, digest, first_row, last_row
 from mapsto.data.fault import fault
 from mapsto.data.source import Chunk, Table
 
 __all__ = ["Delimited"]
+
+WIDEST = 100_000
+BOM = b"\xef\xbb\xbf"  # pyarrow drops one at the start of what it is given: ours, and not one that is a cell's
 
 
 class Delimited(Table):
@@ -63,7 +66,7 @@ class Delimited(Table):
 
     def _blocks(self) -> Iterator[Block]:
         skipping = True
-        for block in blocks(self.path, self.name, self._quoted if self.quote else last_line):
+        for block in blocks(self.path, self.name, self._quoted if self.quote else last_row):
             if skipping and not block.data.strip(b"\r\n"):
                 continue
             skipping = False
@@ -72,11 +75,13 @@ class Delimited(Table):
     def _header(self, block: Block) -> tuple[list[str], int]:
         blank = len(block.data) - len(block.data.lstrip(b"\r\n"))
         data = block.data[blank:]
-        end = self._quoted.first(data) if self.quote else (data.find(b"\n") + 1 or len(data))
+        end = self._quoted.first(data) if self.quote else first_row(data)
         width = data[:end].count(self.delimiter.encode()) + 1
+        if width > WIDEST:
+            raise fault(f"{self.name} line {block.line}: more than {WIDEST} cells in the header. Is it a header?")
         table = pacsv.read_csv(
-            pa.py_buffer(data[:end].rstrip(b"\r\n") + b"\n"),
-            read_options=pacsv.ReadOptions(use_threads=False, autogenerate_column_names=True),
+            pa.py_buffer(BOM + data[:end].rstrip(b"\r\n") + b"\n"),
+            read_options=pacsv.ReadOptions(use_threads=False, autogenerate_column_names=True, block_size=end + 8),
             parse_options=self._grammar(None),
             convert_options=pacsv.ConvertOptions(
                 column_types={f"f{i}": pa.string() for i in range(width)}, null_values=[]
@@ -109,18 +114,21 @@ class Delimited(Table):
             data += b"\n"  # without it pyarrow takes an empty last cell for a quoted one
         names = [str(i) for i in range(width)]
         bad: list[pacsv.InvalidRow] = []
-        table = pacsv.read_csv(
-            pa.py_buffer(data),
-            read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
-            parse_options=self._grammar(bad),
-            convert_options=pacsv.ConvertOptions(
-                column_types={name: pa.string() for name in names},
-                include_columns=[str(i) for i in wanted] or names[:1],
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                null_values=[""],
-            ),
-        )
+        try:
+            table = pacsv.read_csv(
+                pa.py_buffer(BOM + data),
+                read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 8),
+                parse_options=self._grammar(bad),
+                convert_options=pacsv.ConvertOptions(
+                    column_types={name: pa.string() for name in names},
+                    include_columns=[str(i) for i in wanted] or names[:1],
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=False,
+                    null_values=[""],
+                ),
+            )
+        except pa.ArrowException as error:
+            raise fault(f"{self.name}: the rows from row {first} on cannot be read ({error}).") from None
         if bad:
             row = bad[0]
             shown = ", ".join(self.columns[:8]) + (", ..." if width > 8 else "")

@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath
 from mapsto.data.block import digest
 from mapsto.data.fault import fault
 from mapsto.data.source import Chunk, Table
+from mapsto.errors import DataError
 
 __all__ = ["PICTURES", "Folder"]
 
@@ -21,13 +22,22 @@ class Folder(Table):
 
     Columns: ``path``, relative to the folder; ``label``, the sub-folder, if there are any; ``split``, if the folders at
     the top are called train, val (valid, validation, dev) and test. Hidden files and other files are passed over.
+
+    Args:
+        path: the folder.
+        around: a folder around it that links may lead to; by default they may not leave ``path``.
     """
 
-    def __init__(self, path: Path):
-        self.name, self.root = path.name or str(path), path
+    def __init__(self, path: Path, around: Path | None = None):
+        self.name, self.root, self.bounds = path.resolve().name or str(path), path, around or path
         found = sorted(PurePosixPath(Path(d, f).relative_to(path).as_posix()) for d, f in walk(path))
         if not found:
             raise fault(f"{self.name}: no pictures in this folder.   Expected {', '.join(PICTURES)}.")
+        for p in found:
+            try:
+                str(p).encode()
+            except UnicodeEncodeError:
+                raise fault(f'{self.name}: the name of "{p}" is not UTF-8.   Rename it') from None
         tops = {p.parts[0] for p in found}
         named = len(tops) > 1 and tops <= set(PARTS) and all(len(p.parts) > 1 for p in found)
         deep = 1 if named else 0
@@ -47,8 +57,14 @@ class Folder(Table):
         """A hash of all paths and of the bytes of the files."""
         whole = hashlib.sha256()
         for path in self._cells["path"]:
-            whole.update(f"{path}\0{digest(self.root / str(path))}\n".encode("utf-8", "surrogateescape"))
+            try:
+                whole.update(f"{path}\0{digest(self.file(str(path)))}\n".encode())
+            except DataError as error:  # such as a link that leads outside: its row is refused, and never read
+                whole.update(f"{path}\0{error}\n".encode())
         return whole.hexdigest()
+
+    def _around(self) -> Path:
+        return self.bounds
 
     def read(self, columns: list[str]) -> Iterator[Chunk]:
         """Stream the paths and labels; the pictures are opened by whoever needs them."""

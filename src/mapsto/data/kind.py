@@ -1,5 +1,6 @@
 """What a column holds, found by reading all of it once: counts, lengths, values, and the kind they suggest."""
 
+import decimal
 import math
 import re
 from collections import Counter
@@ -91,14 +92,17 @@ def form_of(value: Any) -> Form:
     if isinstance(value, str):
         if value[:1] in "+-.0123456789[ \t" and value:
             if ONE.fullmatch(value):
-                return "number"
+                return "number" if math.isfinite(float(value)) else "text"
             if LISTS.fullmatch(value) or (SERIES.fullmatch(value) and not MARKED.fullmatch(value)):
                 return "numbers"
         return "picture" if value.lower().endswith(PICTURES) and len(value) < 1024 else "text"
     if isinstance(value, bool | np.bool_):
         return "bool"
-    if isinstance(value, int | float | np.number):
-        return "number"
+    if isinstance(value, int | float | np.integer | np.floating | decimal.Decimal):
+        try:
+            return "number" if math.isfinite(value) else "other"
+        except OverflowError:  # a whole number of hundreds of digits
+            return "other"
     if isinstance(value, np.ndarray):
         if value.dtype == np.uint8 and value.ndim >= 2:
             return "picture"
@@ -173,11 +177,10 @@ class Tally:
                 self.open = len(self.values) < MOST
 
     def measure(self, number: float) -> None:
-        if math.isfinite(number):
-            self.low = number if number < self.low else self.low
-            self.high = number if number > self.high else self.high
-            self.sum, self.numbers = self.sum + number, self.numbers + 1
-            self.whole = self.whole and number.is_integer()
+        self.low = number if number < self.low else self.low
+        self.high = number if number > self.high else self.high
+        self.sum, self.numbers = self.sum + number, self.numbers + 1
+        self.whole = self.whole and number.is_integer()
 
     def summary(self) -> Summary:
         there = self.rows - self.missing
@@ -253,7 +256,7 @@ def spell(value: Any) -> str:
     try:
         return label(value)
     except DataError:  # an empty text, an infinite number
-        return str(value)
+        return value if isinstance(value, str) else show(value)
 
 
 def median(counts: Counter[int]) -> int:

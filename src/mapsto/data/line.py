@@ -1,31 +1,35 @@
 """Text files of one item a line: JSONL, read strictly, and plain text."""
 
 import json
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from mapsto.data.block import blocks, digest, last_line
+from mapsto import document
+from mapsto.data.block import blocks, digest, last_row
 from mapsto.data.fault import fault
 from mapsto.data.source import Chunk, Table
 
 __all__ = ["JsonLines", "TextLines"]
 
-DEEPEST = 64
-
 
 def numbered(path: Path, name: str) -> Iterator[tuple[int, list[str]]]:
-    for block in blocks(path, name, last_line):
-        lines = block.data.decode().split("\n")
+    for block in blocks(path, name, last_row):
+        text = block.data.decode()
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.split("\n")
         if not lines[-1]:  # what follows the last line break is not a line
             lines.pop()
-        yield block.line, [line.removesuffix("\r") for line in lines]
+        yield block.line, lines
 
 
 class TextLines(Table):
-    """A text file of one item a line, as column "text". Row n is line n; an empty line is a missing item."""
+    """A text file of one item a line, as column "text". Row n is line n; an empty line is a missing item.
+
+    LF, CRLF and a CR alone end a line; other separators (U+2028, form feeds) stay in it.
+    """
 
     def __init__(self, path: Path, root: Path):
         self.path, self.name, self.root = path, path.name, root
@@ -89,7 +93,7 @@ class JsonLines(Table):
 
     def _decode(self, line: str, number: int) -> dict[str, Any]:
         try:
-            row = parse(line)
+            row = document.parse(line)
         except json.JSONDecodeError as error:
             array = line.lstrip().startswith("[") and number == 1
             hint = " The file looks like one JSON list; write one object a line." if array else ""
@@ -105,64 +109,3 @@ class JsonLines(Table):
 
 
 KIND = {list: "list", str: "text", int: "number", float: "number", bool: "true or false", type(None): "null"}
-
-
-def parse(text: str) -> Any:
-    """Strict JSON.
-
-    Raises:
-        ValueError: says what is wrong.
-    """
-    if text.count("[") + text.count("{") > DEEPEST and depth(text) > DEEPEST:
-        raise ValueError(f"lists or objects nested deeper than {DEEPEST}.")
-    try:
-        value = DECODER.decode(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError as error:
-        if "integer string conversion" in str(error):  # Python's own limit
-            raise ValueError("a whole number of more than 4300 digits.") from None
-        raise
-    if "\\u" in text and ("\\ud" in text or "\\uD" in text):
-        try:
-            json.dumps(value, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            raise ValueError("half of a surrogate pair (\\ud800 to \\udfff) stands alone.") from None
-    return value
-
-
-BRACKET = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]')
-
-
-def depth(text: str) -> int:
-    now = deepest = 0
-    for mark in BRACKET.findall(text):
-        if mark in "[{":
-            now += 1
-            deepest = max(deepest, now)
-        elif mark in "]}":
-            now -= 1
-    return deepest
-
-
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [key for key, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'the key "{double}" is given {names.count(double)} times.')
-    return row
-
-
-def refuse(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not a number in JSON. Write null for a missing value.")
-
-
-def bounded(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"the number {text[:20]} is beyond the range of 64 bits.")
-    return value
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=unique, parse_constant=refuse, parse_float=bounded)

@@ -1,12 +1,15 @@
 """Rows that are in memory already: lists, dicts of arrays or tensors, and ``.npz`` files of arrays."""
 
+import datetime
 import hashlib
 import math
 import os
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -49,12 +52,18 @@ def as_column(values: Any, name: str) -> Sequence[Any] | NDArray:
     if (
         not isinstance(values, str | bytes | Mapping)
         and hasattr(values, "__array__")
-        and not isinstance(values, Sequence)
+        and not isinstance(values, Sequence | np.ndarray)
     ):
         values = np.asarray(values)
     if isinstance(values, np.ndarray):
         if values.ndim == 0:
             raise fault(f'data: "{name}" is a single value, expected one value a row.')
+        if values.dtype.kind == "V":
+            raise fault(f'data: "{name}" holds records ({values.dtype}), expected numbers or texts.')
+        if isinstance(values, np.ma.MaskedArray):
+            if values.ndim > 1 and np.ma.is_masked(values):
+                raise fault(f'data: "{name}" is a masked array.   Fill it: a NaN is a missing number')
+            return values if np.ma.is_masked(values) else values.data
         return values
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
         raise fault(f'data: "{name}" is a {type(values).__name__}, expected a list, an array or a tensor.')
@@ -67,21 +76,40 @@ def cells(column: Sequence[Any] | NDArray, start: int) -> list[Any]:
         return [as_cell(cell) for cell in part]
     if part.ndim > 1:
         return list(part)
-    if part.dtype.kind == "M":
-        part = part.astype("datetime64[us]")
+    if part.dtype.kind in "mM":
+        return [time(value) for value in part]
     return part.tolist()
 
 
+def time(value: np.datetime64 | np.timedelta64) -> Any:
+    """As Python holds it; with digits beyond microseconds, or outside the years 1 to 9999, as numpy's ISO text."""
+    if np.isnat(value):
+        return None
+    try:
+        coarse = value.astype(f"{value.dtype.kind}8[us]")
+        same = coarse.astype(value.dtype) == value and isinstance(coarse.item(), datetime.datetime | datetime.timedelta)
+    except (TypeError, OverflowError):  # months have no length; very far years
+        return str(value)
+    return coarse.item() if same else str(value)
+
+
 def as_cell(cell: Any) -> Any:
+    if isinstance(cell, np.datetime64 | np.timedelta64):
+        return time(cell)
     if isinstance(cell, np.generic):
         return cell.item()
-    return (
-        as_column(cell, "cell")
-        if hasattr(cell, "detach") and cell.ndim
-        else cell.item()
-        if hasattr(cell, "detach")
-        else cell
-    )
+    if hasattr(cell, "detach"):
+        return as_column(cell, "cell") if cell.ndim else cell.item()
+    return cell
+
+
+def by_text(names: Iterable[Any], name: str) -> dict[str, Any]:
+    """Names as text, each with the key it stands for; 1 and "1" are one name and refused together."""
+    keys: dict[str, Any] = {}
+    for key in names:
+        if keys.setdefault(str(key), key) != key:
+            raise fault(f'{name} has 2 columns named "{key}" ({keys[str(key)]!r} and {key!r}). Names must differ.')
+    return keys
 
 
 def form_of_row(row: Any) -> str:
@@ -99,7 +127,7 @@ class Memory(Table):
 
     def __init__(self, columns: Mapping[str, Any], root: Path, name: str = "data"):
         self.name, self.root = name, root
-        self.values = {str(key): as_column(values, str(key)) for key, values in columns.items()}
+        self.values = {text: as_column(columns[key], text) for text, key in by_text(columns, name).items()}
         lengths = {key: len(values) for key, values in self.values.items()}
         first = next(iter(lengths), "")
         odd = next((key for key, length in lengths.items() if length != lengths[first]), None)
@@ -123,8 +151,8 @@ class Memory(Table):
             )
         if form != "dicts":
             return cls({"text" if form == "texts" else "value": rows}, root)
-        names = dict.fromkeys(str(key) for row in rows if row is not None for key in row)
-        return cls({name: [None if row is None else row.get(name) for row in rows] for name in names}, root)
+        keys = by_text(dict.fromkeys(key for row in rows if row is not None for key in row), "data")
+        return cls({name: [None if row is None else row.get(key) for row in rows] for name, key in keys.items()}, root)
 
     @property
     def columns(self) -> list[str]:
@@ -176,22 +204,39 @@ class Arrays(Table):
 
     def _load(self) -> dict[str, NDArray]:
         try:
-            with zipfile.ZipFile(self.path) as archive:
-                needed = sum(member.file_size for member in archive.infolist())
-                for member in archive.infolist():
+            with zipfile.ZipFile(self.path) as archive, warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of numpy, about headers that Python 2 wrote
+                members = archive.infolist()
+                if promised(self.path, len(archive.comment)) not in (len(members), 0xFFFF):  # the latter: see elsewhere
+                    raise ValueError("its list of arrays is damaged")
+                double = [
+                    name
+                    for name, count in Counter(m.filename.removesuffix(".npy") for m in members).items()
+                    if count > 1
+                ]
+                if double:
+                    raise ValueError(f"{double[0]} is in it twice")
+                for member in members:
                     check_header(archive, member)
-            if needed > free_memory():
-                raise ResourceError(
-                    f"{self.name}: its arrays need {needed / 2**30:.1f} GiB, {free_memory() / 2**30:.1f} GiB are free."
-                )
-            with np.load(self.path, allow_pickle=False) as archive:
+                needed = sum(member.file_size for member in members)
+                if needed > free_memory():
+                    raise ResourceError(
+                        f"{self.name}: its arrays need {needed / 2**30:.1f} GiB, {free_memory() / 2**30:.1f} GiB are "
+                        "free."
+                    )
+            with np.load(self.path, allow_pickle=False) as archive, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 arrays = {name: archive[name] for name in archive.files}
         except DAMAGE as error:
-            cause = "an array of Python objects" if "allow_pickle" in str(error) else str(error)[:200]
+            cause = str(error)[:200] or type(error).__name__
             raise fault(f"{self.name} is not an .npz file of numbers and texts, or damaged ({cause}).") from None
+        if not arrays:
+            raise fault(f"{self.name} holds no arrays.   Expected one a column.")
         for name, array in arrays.items():
             if not isinstance(array, np.ndarray) or array.ndim == 0:
                 raise fault(f'{self.name}: "{name}" is a single value, expected an array with one item a row.')
+            if array.dtype.kind == "V":
+                raise fault(f'{self.name}: "{name}" holds records ({array.dtype}), expected numbers or texts.')
         return arrays
 
     def _join(self, arrays: dict[str, NDArray]) -> dict[str, Any]:
@@ -217,14 +262,33 @@ DAMAGE = (
 )
 
 
+def promised(path: Path, comment: int) -> int:
+    # How many arrays the end of the archive speaks of; zipfile does not look, and a damaged list may swallow some.
+    with path.open("rb") as file:
+        file.seek(-22 - comment, os.SEEK_END)
+        return int.from_bytes(file.read(12)[10:], "little")
+
+
 def check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    # A header may promise any shape; numpy would allocate it before it reads.
-    with archive.open(member) as file:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    if not dtype.hasobject and math.prod(shape) * dtype.itemsize > member.file_size:
+    # A header may promise any shape; numpy would allocate it before it reads. What it leaves unread is not checked by
+    # the archive's sum, so the sizes must be equal.
+    try:
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            start = file.tell()
+    except ValueError as error:
+        raise ValueError(f"{member.filename}: {str(error).splitlines()[0]}") from None
+    if dtype.hasobject:
+        raise ValueError(f"{member.filename} is an array of Python objects")
+    if not dtype.itemsize or 0 in shape[1:]:
+        raise ValueError(f"{member.filename} has rows without items")
+    size = start + math.prod(shape) * dtype.itemsize
+    if size > member.file_size:
         raise ValueError(f"{member.filename} is cut off")
+    if size < member.file_size:
+        raise ValueError(f"{member.filename} holds more than its header says")
 
 
 def free_memory() -> int:

@@ -1,5 +1,7 @@
 """The contract of every source of rows: named columns, streamed in chunks that know their row numbers."""
 
+import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -97,11 +99,27 @@ class Table(ABC):
         Raises:
             DataError: it lies outside of the root or does not exist; the caller adds the row.
         """
-        root = self.root.resolve()
-        path = (root / value).resolve()
-        if not path.is_relative_to(root):
-            raise fault(f'"{value}" lies outside of the folder of the data.   data.root=FOLDER allows another one.')
-        if not path.is_file():
-            near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            raise fault(f'"{value}": no such file.{did_you_mean(path.name, near)}')
+        name = value if len(value) <= 300 else f"{value[:297]}..."
+        try:
+            path = (self.root / value).resolve()
+            inside = path.is_relative_to(self._around().resolve())
+            there = inside and path.is_file()
+        except (OSError, ValueError, RuntimeError) as error:  # a NUL, a name too long, a circle of links
+            raise fault(f'"{name}": no such file ({str(error)[:200]}).') from None
+        if not inside:
+            raise fault(f'"{name}" lies outside of the folder of the data.   data.root=FOLDER allows another one.')
+        if not there:
+            raise fault(f'"{name}": no such file.{did_you_mean(path.name, self._near(path.parent))}')
         return path
+
+    def _around(self) -> Path:
+        # Where files that cells name must lie.
+        return self.root
+
+    def _near(self, folder: Path) -> list[str]:
+        # Some names of a folder, for the first rows that name no file: thousands of rows would take hours.
+        hints: list[None] = self.__dict__.setdefault("_hints", [])
+        hints.append(None)
+        if len(hints) > 20 or not folder.is_dir():
+            return []
+        return [entry.name for entry in itertools.islice(os.scandir(folder), 2000)]

@@ -27,7 +27,7 @@ from mapsto.ragged import Ragged, Rows
 
 __all__ = ["Store", "build", "cache_folder", "cached", "open_store"]
 
-VERSION = 1
+VERSION = 2
 BUFFER = 1 << 20
 SMALL = 64 << 20  # files up to this size are hashed when a store is opened
 STALE = 7 * 86_400.0

@@ -13,11 +13,12 @@ from mapsto.data.folder import Folder
 from mapsto.data.line import JsonLines, TextLines
 from mapsto.data.memory import Arrays, Memory
 from mapsto.data.source import Chunk, Table
-from mapsto.errors import did_you_mean
+from mapsto.errors import ConfigError, did_you_mean
 
-__all__ = ["Chunk", "Table", "open_table"]
+__all__ = ["ENDINGS", "Chunk", "Table", "open_table"]
 
-ENDINGS = ".csv, .tsv, .jsonl, .parquet, .txt, .npz, a folder of pictures; .csv, .tsv, .jsonl and .txt also as .gz"
+ENDINGS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".txt", ".npz", ".parquet", ".pq", ".gz")  # of files of rows
+KNOWN = ".csv, .tsv, .jsonl, .parquet, .txt, .npz, a folder of pictures; .csv, .tsv, .jsonl and .txt also as .gz"
 HINT = {
     ".json": "Write one object a line, as .jsonl.",
     ".xlsx": "Save the sheet as .csv.",
@@ -38,10 +39,11 @@ def open_table(source: Any, *, root: str | os.PathLike[str] | None = None, quote
             with .gz behind); or in memory a list of dicts, a list of texts, a dict of lists, arrays or tensors whose
             first axis counts the rows, or anything with ``__arrow_c_stream__``; or a Table.
         root: the folder that paths in the data are relative to; by default that of the file, or the current one.
-        quote: what quotes a cell of a CSV or TSV; None to read quotes as they stand.
+        quote: what quotes a cell of a CSV or TSV: ``"``; None or empty to read quotes as they stand.
 
     Raises:
         DataError: no such file, an unknown ending, or columns of different lengths.
+        ConfigError: another quote.
 
     Example:
         >>> table = open_table([{"text": "good", "label": 1}, {"text": "bad"}])
@@ -50,9 +52,10 @@ def open_table(source: Any, *, root: str | os.PathLike[str] | None = None, quote
     """
     if isinstance(source, Table):
         return source
+    if quote not in ('"', "", None):
+        raise ConfigError(f'quote={quote}: cells are quoted by " or, if it is empty, by nothing')
     if isinstance(source, str | os.PathLike):
-        path = Path(source).expanduser()
-        return open_path(path, Path(root) if root is not None else path.parent, quote)
+        return open_path(Path(source).expanduser(), Path(root) if root is not None else None, quote or None)
     folder = Path(root) if root is not None else Path()
     if hasattr(source, "__arrow_c_stream__"):
         from mapsto.data.columnar import Arrow
@@ -72,13 +75,20 @@ def open_table(source: Any, *, root: str | os.PathLike[str] | None = None, quote
     )
 
 
-def open_path(path: Path, root: Path, quote: str | None) -> Table:
-    if not path.exists():
-        near = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        where = "" if path.parent.is_dir() else f"   There is no folder {path.parent}."
+def open_path(path: Path, around: Path | None, quote: str | None) -> Table:
+    try:
+        there, folder = path.exists(), path.is_dir()
+        near = [p.name for p in path.parent.iterdir()] if not there and path.parent.is_dir() else []
+    except (OSError, ValueError) as error:  # a NUL, a name too long, a folder that may not be read
+        raise fault(f"{path}: cannot be read ({error}).") from None
+    if not there:
+        where = "" if near or path.parent.is_dir() else f"   There is no folder {path.parent}."
         raise fault(f"{path}: no such file.{where}{did_you_mean(path.name, near)}")
-    if path.is_dir():
-        return Folder(path)
+    if folder:
+        return Folder(path, around)
+    if not path.is_file():
+        raise fault(f"{path}: is no regular file.   Write what comes out of it to a file first.")
+    root = path.parent if around is None else around
     plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     match plain.suffix.lower():
         case ".csv":
@@ -96,5 +106,5 @@ def open_path(path: Path, root: Path, quote: str | None) -> Table:
 
             return Parquet(path, root)
         case ending:
-            hint = HINT.get(ending, f"Known are {ENDINGS}.")
+            hint = HINT.get(ending, f"Known are {KNOWN}.")
             raise fault(f'{path.name}: cannot read "{path.name[len(plain.stem) :] or path.name}" files.   {hint}')

@@ -17,23 +17,31 @@ from numpy.typing import NDArray
 from mapsto.data.fault import fault
 from mapsto.errors import DataError
 
-__all__ = ["NUMBER", "label", "labels", "missing", "number", "numbers", "seconds", "show"]
+__all__ = ["NUMBER", "label", "labels", "missing", "number", "numbers", "seconds", "show", "within"]
 
 NUMBER = r"[+-]?(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]++)?"  # possessive: no way to read it twice
 ONE = re.compile(rf"\s*{NUMBER}\s*", re.ASCII)
+LARGEST = float(np.finfo(np.float32).max)
 SEPARATOR = re.compile(r"\s*[,;]\s*|\s+", re.ASCII)
 
 
 def show(value: Any) -> str:
     """A value as an error shows it: short, on one line, control characters escaped."""
-    text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
+    try:
+        text = repr(value) if isinstance(value, str) else " ".join(repr(value).split())
+    except ValueError:  # a whole number of more digits than Python writes
+        text = f"a {type(value).__name__} that is too long to be shown"
     text = text if len(text) <= 60 else text[:57] + "..."
     return f'"{text[1:-1]}"' if isinstance(value, str) and len(text) <= 60 and text[0] == "'" == text[-1] else text
 
 
 def missing(value: Any) -> bool:
-    """Whether a cell holds nothing: None, or the NaN that data frames use for it."""
-    return value is None or (isinstance(value, float | np.floating) and bool(value != value))
+    """Whether a cell holds nothing: None, or the NaN (NaT) that data frames use for it."""
+    if value is None:
+        return True
+    if isinstance(value, decimal.Decimal):
+        return value.is_nan()
+    return isinstance(value, float | np.floating | datetime.date) and bool(value != value)
 
 
 def number(value: Any) -> float:
@@ -53,6 +61,8 @@ def number(value: Any) -> float:
             result = float(value)
         except OverflowError:
             result = math.inf
+        except ValueError:  # a signalling NaN
+            result = math.nan
     elif value is None:
         raise fault("is missing, expected a number.")
     else:
@@ -60,6 +70,17 @@ def number(value: Any) -> float:
     if not math.isfinite(result):
         raise fault(f"{show(value)} is not a finite number.")
     return result
+
+
+def within(value: float) -> float:
+    """The number itself, if 32 bits can hold it: what models compute with.
+
+    Raises:
+        DataError: it is greater.
+    """
+    if abs(value) > LARGEST:
+        raise fault(f"{value:g} is beyond the range of 32 bits (3.4e38). Scale the column.")
+    return value
 
 
 def _number_hint(text: str) -> str:
@@ -73,11 +94,15 @@ def _number_hint(text: str) -> str:
     return ""
 
 
-def numbers(value: Any) -> NDArray[np.float32]:
-    """A float32 array, (T,) or (T, C) for T lists of C numbers.
+def numbers(value: Any, *, holes: bool = False) -> NDArray[np.float64]:
+    """A float64 array, (T,) or (T, C) for T lists of C numbers; all of them within the range of 32 bits.
 
     Takes an array, a list of numbers or of lists of equal lengths, the same as JSON text, or text of numbers parted
     by spaces, commas or semicolons.
+
+    Args:
+        value: the cell.
+        holes: whether numbers may be missing (null, and NaN from memory or a binary file): they become NaN.
 
     Raises:
         DataError: a value that is not a finite number, with its place; lists of different lengths.
@@ -85,19 +110,20 @@ def numbers(value: Any) -> NDArray[np.float32]:
     if isinstance(value, str):
         value = _numbers_of_text(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
-        array = value
+        array = value.astype(np.float64)
     elif isinstance(value, Sequence | np.ndarray) and not isinstance(value, bytes):
-        array = _numbers_of_list(value)
+        array = _numbers_of_list(value, holes)
     else:
         raise fault(f"{'is missing' if value is None else show(value) + ' is'}, expected a list of numbers.")
     if array.ndim not in (1, 2):
         raise fault(f"is an array of {array.ndim} axes, expected times, or times x channels.")
-    with np.errstate(over="ignore"):
-        result = array.astype(np.float32)
-    if not np.isfinite(result).all():
-        at = tuple(np.argwhere(~np.isfinite(result))[0].tolist())
+    bad = ~(np.abs(array) <= LARGEST)
+    if holes:
+        bad &= ~np.isnan(array)
+    if bad.any():
+        at = tuple(np.argwhere(bad)[0].tolist())
         raise fault(f"{show(array[at].item())} at item {at[0] + 1} is not a finite 32-bit number.")
-    return result
+    return array
 
 
 def _numbers_of_text(text: str) -> Any:
@@ -112,21 +138,27 @@ def _numbers_of_text(text: str) -> Any:
     return SEPARATOR.split(stripped)
 
 
-def _numbers_of_list(items: Sequence[Any] | NDArray) -> NDArray:
+def _numbers_of_list(items: Sequence[Any] | NDArray, holes: bool) -> NDArray[np.float64]:
     nested = [isinstance(item, Sequence | np.ndarray) and not isinstance(item, str | bytes) for item in items]
     if not any(nested):
-        return np.array([_item(item, i) for i, item in enumerate(items, 1)], np.float64)
-    if not all(nested):
-        raise fault(f"item {nested.index(not nested[0]) + 1}: lists and numbers are mixed.")
-    width = len(items[0])
+        return np.array([_item(item, i, holes) for i, item in enumerate(items, 1)], np.float64)
+    there = [True if holes and missing(item) else inner for item, inner in zip(items, nested, strict=True)]
+    if not all(there):
+        raise fault(f"item {there.index(not there[0]) + 1}: lists and numbers are mixed.")
+    first = nested.index(True)
+    width = len(items[first])
+    rows = []
     for i, item in enumerate(items, 1):
-        if len(item) != width:
-            raise fault(f"item {i} has {len(item)} numbers, item 1 has {width}. All items must have as many.")
-    rows = [[_item(x, i) for x in item] for i, item in enumerate(items, 1)]
+        row = [None] * width if missing(item) else item
+        if len(row) != width:
+            raise fault(f"item {i} has {len(row)} numbers, item {first + 1} has {width}. All items must have as many.")
+        rows.append([_item(x, i, holes) for x in row])
     return np.array(rows, np.float64).reshape(len(items), width)
 
 
-def _item(value: Any, place: int) -> float:
+def _item(value: Any, place: int, holes: bool) -> float:
+    if holes and missing(value):
+        return math.nan
     try:
         return number(value)
     except DataError as error:
@@ -146,10 +178,13 @@ def label(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "true" if value else "false"
     if isinstance(value, int | np.integer):
-        return str(int(value))
+        try:
+            return str(int(value))
+        except ValueError:
+            raise fault("is a whole number of more than 4300 digits, expected a label.") from None
     if isinstance(value, float | np.floating) and math.isfinite(value):
         return str(int(value)) if float(value).is_integer() else repr(float(value))
-    if isinstance(value, datetime.date | decimal.Decimal):
+    if isinstance(value, datetime.date | decimal.Decimal) and not missing(value):
         return str(value)
     raise fault(f"{'is missing' if missing(value) else show(value) + ' is'}, expected a label.")
 

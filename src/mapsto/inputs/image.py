@@ -1,9 +1,6 @@
 """Pictures of any size: patches, or a small convolutional stem, at their (row, column) places."""
 
-import io
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,89 +14,10 @@ from mapsto.collection import Collection
 from mapsto.errors import ConfigError, DataError
 from mapsto.inputs import Input
 from mapsto.nn.dropout import Random
+from mapsto.picture import read_image
 from mapsto.ragged import Ragged, Rows
 
 __all__ = ["ImageInput", "read_image"]
-
-FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF")
-PIXELS = 64_000_000
-
-
-def read_image(source: Path | bytes | NDArray, *, side: int = 0) -> NDArray:
-    """A picture as (height, width, channels) of uint8, or of uint16 where it holds 16 bits.
-
-    EXIF turns are done, palettes and transparency resolved (on white), 1 or 3 channels kept.
-
-    Args:
-        source: a file, a file's bytes, or an array (height, width[, channels]).
-        side: shrink so that no side is longer; 0 keeps the size.
-
-    Raises:
-        DataError: no picture, a format that is not read, truncated, or more than 64 megapixels.
-    """
-    from PIL import Image, ImageOps, UnidentifiedImageError
-
-    if isinstance(source, np.ndarray):
-        return _array(source, side)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as opened:
-                if opened.width * opened.height > PIXELS:
-                    raise DataError(
-                        f"{opened.width} x {opened.height} pixels are more than {PIXELS // 10**6} million.   Shrink it"
-                    )
-                image = ImageOps.exif_transpose(opened)
-                image.load()
-    except FileNotFoundError:
-        raise DataError(f"there is no file {_where(source)}") from None
-    except UnidentifiedImageError:
-        raise DataError(f"{_where(source)} is no picture ({', '.join(FORMATS)} are read)") from None
-    except DataError:
-        raise
-    except Exception as error:  # Pillow raises what its decoders raise: struct, value, OS and syntax errors
-        raise DataError(f"{_where(source)} cannot be decoded: {error}") from None
-    if image.mode.startswith("I;16") or image.mode == "I":
-        return _array(np.asarray(image).astype(np.uint16), side)
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        rgba = image.convert("RGBA")
-        image = Image.new("RGBA", rgba.size, "white")
-        image.alpha_composite(rgba)
-        image = image.convert("RGB")
-    elif image.mode == "1":
-        image = image.convert("L")
-    elif image.mode not in ("L", "RGB"):
-        image = image.convert("RGB")
-    if side and max(image.size) > side:
-        image.thumbnail((side, side))
-    pixels = np.asarray(image)
-    return pixels[..., None] if pixels.ndim == 2 else pixels
-
-
-def _array(pixels: NDArray, side: int) -> NDArray:
-    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
-    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:
-        raise DataError(f"an array of shape {pixels.shape} is no picture (height, width[, 1 or 3 channels])")
-    pixels = pixels[..., :3]
-    if pixels.dtype.kind == "f":
-        if pixels.min() < 0 or pixels.max() > 1:
-            raise DataError("a picture of real numbers has them in [0, 1]")
-        pixels = np.round(pixels * 65535).astype(np.uint16)
-    elif pixels.dtype == np.bool_:
-        pixels = pixels.astype(np.uint8) * 255
-    elif pixels.dtype not in (np.uint8, np.uint16):
-        raise DataError(f"a picture of {pixels.dtype}; uint8, uint16, or real numbers in [0, 1] are read")
-    step = -(-max(pixels.shape[:2]) // side) if side else 1
-    if step > 1:
-        pad = [(0, -pixels.shape[0] % step), (0, -pixels.shape[1] % step), (0, 0)]
-        wide = np.pad(pixels, pad, mode="edge").astype(np.float64)
-        height, width = wide.shape[0] // step, wide.shape[1] // step
-        pixels = np.round(wide.reshape(height, step, width, step, -1).mean((1, 3))).astype(pixels.dtype)
-    return pixels
-
-
-def _where(source: Path | bytes) -> str:
-    return str(source) if isinstance(source, Path) else f"a value of {len(source)} bytes"
 
 
 class ImageInput(Input):
@@ -166,19 +84,27 @@ class ImageInput(Input):
         flip: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
-        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others of 4."""
+        """Channels, depth, mean and scale. Small pictures (up to 12 pixels a side) get patches of 2, others of 4.
+
+        Pictures that cannot be read are passed over: :meth:`parse` names them.
+        """
         count, first, second = 0, np.zeros(3), np.zeros(3)
         channels, wide, longest = 1, False, 0
+        broken: DataError | None = None
         for chunk in chunks:
             for value in chunk:
-                pixels = read_image(value, side=side)
+                try:
+                    pixels = read_image(value, side=side)
+                except DataError as error:  # told with its row when the store is built, where it may be left out
+                    broken = broken or error
+                    continue
                 x = _unit(pixels)
                 channels, wide = max(channels, x.shape[2]), wide or pixels.dtype == np.uint16
                 longest = max(longest, *x.shape[:2])
                 count += x.shape[0] * x.shape[1]
                 first, second = first + x.sum((0, 1)), second + (x * x).sum((0, 1))
         if not count:
-            raise DataError("no picture in the training rows")
+            raise broken or DataError("no picture in the training rows")
         mean = first / count
         sigma = np.sqrt(np.maximum(second / count - mean**2, 0))
         if not stem:

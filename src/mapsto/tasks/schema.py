@@ -1,22 +1,20 @@
 """What is mapped to what: the columns of a table as inputs and output of a model, and the conversion of a row's cells."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mapsto import kinds
+from mapsto.data.fault import fault
 from mapsto.data.kind import Summary, infer
 from mapsto.data.source import Chunk, Table
-from mapsto.data.value import label, labels, missing, number, numbers, seconds
+from mapsto.data.value import missing
 from mapsto.errors import ConfigError, DataError, did_you_mean
+from mapsto.tasks.cell import SOURCES, content_of, convert, even, same_length, times
 from mapsto.tasks.config import DataConfig
 
 __all__ = ["Field", "Row", "Schema", "resolve"]
 
-SOURCES = ("sequence", "series", "image", "number", "label", "vector")
 TARGETS = ("label", "labels", "number", "items")
 USUAL = ("label", "target", "class", "y")
 
@@ -100,14 +98,30 @@ class Schema:
     def rows(self, table: Table, errors: "Errors", *, index: int = 0, targets: bool = True) -> Iterator[Row]:
         """Every row that can be read, converted; the others go to ``errors``."""
         wanted = self.sources + (self.targets if targets else [])
+        seen: dict[str, tuple[str, int]] = {}
         for chunk in table.chunks(wanted):
             for i in range(len(chunk)):
-                row = chunk.first + i
                 try:
-                    yield self._row(table, chunk, i, index, targets)
+                    row = self._row(table, chunk, i, index, targets)
+                    self._even(row, seen)
+                    yield row
                 except DataError as error:
-                    errors.add(table, row, str(error))
+                    errors.add(table, chunk.first + i, str(error))
                 errors.rows += 1
+
+    def _even(self, row: Row, seen: dict[str, tuple[str, int]]) -> None:
+        # A column's cells are all of the form of the first one: found here, where the row is known.
+        for field, value in zip(self.inputs, row.inputs, strict=True):
+            if field.kind == "vector":
+                for (column, kind), cell in zip(field.columns, value, strict=True):
+                    if kind == "number" and cell is not None:
+                        even(column, cell, row.number, seen)
+            elif field.kind in ("series", "sequence"):
+                even(field.name, value[0] if isinstance(value, tuple) else value, row.number, seen)
+        if row.target is not None and self.output.kind == "vector":
+            for (column, kind), cell in zip(self.output.columns, row.target, strict=True):
+                if kind == "number":
+                    even(column, cell, row.number, seen)
 
     def _row(self, table: Table, chunk: Chunk, i: int, index: int, targets: bool) -> Row:
         cells = {name: self._cell(column[i]) for name, column in chunk.columns.items()}
@@ -119,8 +133,8 @@ class Schema:
                 for c, k in self.output.columns
             )
             if self.output.kind == "items":
-                _same_length(self.inputs[0], inputs[0], target[0], self.output.name)
-        raw = tuple(_content(cells[c], k, table) for f in self.inputs for c, k in f.columns)
+                same_length(self.inputs[0].name, self.inputs[0].kind, inputs[0], target[0], self.output.name)
+        raw = tuple(content_of(cells[c], k, table) for f in self.inputs for c, k in f.columns)
         return Row(index, chunk.first + i, inputs, target, raw)
 
     def _cell(self, value: Any) -> Any:
@@ -136,13 +150,19 @@ class Schema:
         if kind == "image":
             if cell is None:
                 raise DataError(f'"{column}" is empty')
-            return table.file(cell) if isinstance(cell, str) else cell
+            try:
+                return table.file(cell) if isinstance(cell, str) else cell
+            except DataError as error:
+                raise DataError(f'"{column}": {error}') from None
         value = convert(cell, kind, column)
         if kind == "series" and self.times:
-            times = cells[self.times]
-            if times is None:
+            stamps = cells[self.times]
+            if stamps is None:
                 raise DataError(f'"{self.times}" is empty')
-            return value, _times(times)
+            try:
+                return value, times(stamps)
+            except DataError as error:
+                raise DataError(f'"{self.times}": {error}') from None
         return value
 
 
@@ -178,94 +198,7 @@ class Errors:
             many = f"   {self.count} such rows of {self.rows}." if self.count > 1 else ""
             end = "" if message.endswith((".", "?")) else "."
             cure = "" if self.skip is None else f"   Mend the file, or drop such rows with data.skip_bad={allow:g}"
-            raise DataError(f"{name} row {row}: {message}{end}{many}{cure}")
-
-
-def convert(cell: Any, kind: str, column: str) -> Any:
-    """A cell as its kind.
-
-    Raises:
-        DataError: names the column and what was found; the caller adds file and row.
-    """
-    if cell is None:
-        if kind == "labels":
-            return []
-        raise DataError(f'"{column}" is empty')
-    try:
-        match kind:
-            case "label":
-                return label(cell)
-            case "labels":
-                return labels(cell)
-            case "number":
-                return [float(x) for x in numbers(cell)] if isinstance(cell, list | np.ndarray) else number(cell)
-            case "series":
-                return numbers(cell) if isinstance(cell, str) else _samples(cell)
-            case "sequence":
-                return cell if isinstance(cell, str) else [label(s) for s in _list(cell)]
-            case "items-label":
-                return [label(s) for s in _list(cell)]
-            case "items-number":
-                return [number(s) for s in _list(cell)]
-    except DataError as error:
-        raise DataError(f'"{column}": {error}') from None
-    raise ConfigError(f'column "{column}": kind "{kind}" is not one of {", ".join(SOURCES)}')
-
-
-def _samples(cell: Any) -> NDArray:
-    """Numbers with holes: None, or NaN from a binary file, is a sample that was not taken."""
-    try:
-        return numbers(cell)
-    except DataError:
-        if isinstance(cell, np.ndarray) and cell.dtype.kind == "f":
-            held: Any = cell.astype(object)
-            held[np.isnan(cell)] = None
-            cell = held.tolist()
-        if not _has_hole(cell):
-            raise
-        wide = max(len(x) for x in cell if isinstance(x, list)) if any(isinstance(x, list) for x in cell) else 0
-        rows = [[None] * wide if wide and x is None else x for x in cell]
-        return np.array(
-            [[np.nan if v is None else number(v) for v in row] for row in (r if wide else [r] for r in rows)],
-            np.float32,
-        )
-
-
-def _has_hole(cell: Any) -> bool:
-    return isinstance(cell, list) and any(x is None or _has_hole(x) for x in cell)
-
-
-def _list(cell: Any) -> Sequence[Any]:
-    if isinstance(cell, str):
-        parts = cell.split()
-        return parts if len(parts) > 1 else list(cell)
-    if isinstance(cell, list | tuple):
-        return cell
-    if isinstance(cell, np.ndarray) and cell.ndim == 1:
-        return list(cell.tolist())
-    raise DataError(f"{cell!r} is no list")
-
-
-def _times(cell: Any) -> NDArray[np.float64]:
-    if isinstance(cell, str):
-        cell = cell.replace(",", " ").replace(";", " ").split()
-    return np.array([seconds(t) for t in cell], np.float64)
-
-
-def _content(cell: Any, kind: str, table: Table) -> Any:
-    """What stands for a cell in the hash of its row: a picture's bytes rather than its path."""
-    if kind == "image" and isinstance(cell, str):
-        try:
-            return table.file(cell).read_bytes()
-        except DataError:
-            return cell
-    return cell
-
-
-def _same_length(field: Field, value: Any, target: Sequence[Any], name: str) -> None:
-    size = len(value[0]) if isinstance(value, tuple) else len(value)
-    if field.kind in ("sequence", "series") and not (isinstance(value, str) and " " in value) and size != len(target):
-        raise DataError(f'"{name}" has {len(target)} entries, "{field.name}" has {size} items')
+            raise fault(f"{name} row {row}: {message}{end}{many}{cure}")
 
 
 def _spec(text: str, table: Table, role: str) -> list[tuple[str, str]]:
@@ -323,18 +256,29 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
     if both:
         raise ConfigError(f'"{sorted(both)[0]}" is both source and target.   Leave it out of --from')
     summaries = describe(table, [c for c, _ in sources + targets])
-    inputs = _inputs(sources, summaries, config)
-    return Schema(inputs, _output(targets, summaries, inputs), config.times, tuple(config.missing)), summaries
+    inputs = _inputs(table, sources, summaries, config)
+    output = _output(targets, summaries, inputs)
+    for column, kind in output.columns if output.kind == "vector" else []:
+        s = summaries[column]
+        if kind == "label" and s.distinct == 1:
+            raise fault(f'{table.name}: "{column}" has one class ({s.examples[0]}), two are needed.   Say another --to')
+        same = s.distinct == 1 or (s.range is not None and s.range[0] == s.range[2] and not s.oddities)
+        if kind == "number" and same:
+            value = s.examples[0] if s.range is None else f"{s.range[0]:g}"
+            raise fault(f'{table.name}: "{column}" is {value} in every row: nothing to learn.   Say another --to')
+    return Schema(inputs, output, config.times, tuple(config.missing)), summaries
 
 
-def _inputs(sources: list[tuple[str, str]], summaries: Mapping[str, Summary], config: DataConfig) -> list[Field]:
+def _inputs(
+    table: Table, sources: list[tuple[str, str]], summaries: Mapping[str, Summary], config: DataConfig
+) -> list[Field]:
     fields: list[Field] = []
     cells: list[tuple[str, str]] = []
     for column, given in sources:
         guess = infer(summaries[column])
         kind = given or guess.kind
         if summaries[column].form == "nothing":
-            raise DataError(f'"{column}" has no value in any row.   Leave it out of --from')
+            raise fault(f'{table.name}: "{column}" has no value in any row.   Leave it out of --from')
         if kind in ("number", "label", "vector"):
             cells.append((column, "label" if kind == "label" else "number"))
         elif kind in kinds.names("inputs"):
