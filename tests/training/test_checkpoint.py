@@ -98,7 +98,9 @@ def test_what_a_killed_save_left_is_swept(tmp_path):
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_says_path_needed_and_free(tmp_path, monkeypatch):
     one = saved(tmp_path)
-    monkeypatch.setattr(disk, "sync", lambda path: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        disk, "sync", lambda path: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+    )
     with pytest.raises(ResourceError, match=r"step-000008 cannot be written \(No space left.*MB needed.*MB free"):
         one.save(8, WEIGHTS, OPTIM, state(8))
     monkeypatch.undo()
