@@ -132,7 +132,7 @@ def test_a_journal_keeps_what_cannot_be_written_and_writes_it_later(tmp_path, mo
     append = disk.append
     monkeypatch.setattr(disk, "append", lambda path, data: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     one.add("second")
-    with pytest.raises(ResourceError, match="log.txt cannot be written"):
+    with pytest.raises(ResourceError, match=r"log\.txt cannot be written"):
         one.settle()
     assert one.path.read_text() == "first\n"
     monkeypatch.setattr(disk, "append", append)
