@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PROGRAMS = ("mapsto", "pip", "pytest", "python")
+PROGRAMS = ("mapsto", "pip", "pytest", "python", "torchrun")
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
 
@@ -61,8 +61,8 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "lines.txt").write_text("a slow, lovely film\na dull plot\n", encoding="utf-8")
     settle = training.settle
 
-    def short(config, dataset):
-        config = settle(config, dataset)
+    def short(config, dataset, world=None):
+        config = settle(config, dataset, world)
         config.train.steps, config.train.evaluate_every, config.threads = 4, 2, 1
         config.model.dim, config.model.depth, config.model.heads = 16, 1, 2
         return config
@@ -90,6 +90,18 @@ def type_in(words, monkeypatch):
     return out.getvalue() + err.getvalue()
 
 
+def launch(words):
+    """A command of torchrun, with a few steps; one that resumes finds what was left out of the run's end."""
+    few = ["train.steps=4", "model.dim=16", "model.depth=1", "model.heads=2"]
+    if "--resume" in words:
+        few = []
+        Path("runs", words[-1], "result.json").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *words[1:], *few], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_what_a_page_says_to_type_runs(page, here, monkeypatch):
     names = {"__name__": "page"}
@@ -103,6 +115,8 @@ def test_what_a_page_says_to_type_runs(page, here, monkeypatch):
                     said = type_in(words, monkeypatch)
                     assert said.strip()
                     assert "BROKEN" not in said, said
+                elif words[0] == "torchrun":
+                    launch(words)
                 elif words[0] == "python":
                     assert (ROOT / words[1]).is_file()
                 else:

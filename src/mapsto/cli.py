@@ -341,5 +341,9 @@ def _fail(message: str, code: int, debug: bool) -> None:
 
         traceback.print_exc()
     clean = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in message)
-    sys.stderr.write(f"error: {clean}\n")
+    try:
+        sys.stderr.write(f"error: {clean}\n")
+        sys.stderr.flush()
+    except OSError:  # nobody reads any more; the code says it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     sys.exit(code)

@@ -38,12 +38,18 @@ def same(one, other):
     assert one.places == other.places
     assert {n: asdict(s) for n, s in one.summaries.items()} == {n: asdict(s) for n, s in other.summaries.items()}
     assert one.facts() == other.facts()
-    assert (one.errors.rows, one.errors.count, one.errors.found) == (other.errors.rows, other.errors.count, other.errors.found)
+    assert (one.errors.rows, one.errors.count, one.errors.found) == (
+        other.errors.rows,
+        other.errors.count,
+        other.errors.found,
+    )
     if one.groups is not None:
         np.testing.assert_array_equal(one.groups, other.groups)
 
 
-@pytest.mark.parametrize("more", [{}, {"data.group": "author"}, {"input.vocabulary": "subwords", "input.vocabulary_size": 40}])
+@pytest.mark.parametrize(
+    "more", [{}, {"data.group": "author"}, {"input.vocabulary": "subwords", "input.vocabulary_size": 40}]
+)
 def test_what_was_read_once_is_the_same_without_reading(tmp_path, monkeypatch, more):
     calls = read_only_once(monkeypatch)
     path = source(tmp_path / "a.csv")

@@ -98,7 +98,9 @@ def test_what_a_killed_save_left_is_swept(tmp_path):
 
 def test_a_full_disk_keeps_the_old_checkpoint_and_says_path_needed_and_free(tmp_path, monkeypatch):
     one = saved(tmp_path)
-    monkeypatch.setattr(disk, "sync", lambda path: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+    monkeypatch.setattr(
+        disk, "sync", lambda path: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+    )
     with pytest.raises(ResourceError, match=r"step-000008 cannot be written \(No space left.*MB needed.*MB free"):
         one.save(8, WEIGHTS, OPTIM, state(8))
     monkeypatch.undo()
@@ -130,7 +132,7 @@ def test_a_journal_keeps_what_cannot_be_written_and_writes_it_later(tmp_path, mo
     append = disk.append
     monkeypatch.setattr(disk, "append", lambda path, data: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
     one.add("second")
-    with pytest.raises(ResourceError, match="log.txt cannot be written"):
+    with pytest.raises(ResourceError, match=r"log\.txt cannot be written"):
         one.settle()
     assert one.path.read_text() == "first\n"
     monkeypatch.setattr(disk, "append", append)

@@ -55,11 +55,10 @@ def test_work_done_ahead_comes_in_order_and_its_errors_in_their_turn(threads):
             raise ValueError("five")
         return number * number
 
-    found = []
+    ready = Ahead(work, threads)(iter(range(10)))
+    assert [next(ready) for _ in range(5)] == [(n, n * n) for n in range(5)]
     with pytest.raises(ValueError, match="five"):
-        for task, result in Ahead(work, threads)(iter(range(10))):
-            found.append((task, result))
-    assert found == [(n, n * n) for n in range(5)]
+        next(ready)
 
 
 def test_no_more_than_a_few_tasks_are_taken_ahead():

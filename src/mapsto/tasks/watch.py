@@ -2,11 +2,12 @@
 
 import json
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -44,10 +45,40 @@ def amount(number: float) -> str:
     return f"{number:,.0f}".replace(",", " ")
 
 
+class Lasting:
+    """A stream to write to that may lose its reader (a closed terminal, the end of a pipe): then it takes all in silence."""
+
+    def __init__(self, stream: IO[str]):
+        self.stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write, if anybody reads."""
+        try:
+            return self.stream.write(text)
+        except OSError:
+            self._mute()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush, if anybody reads."""
+        try:
+            self.stream.flush()
+        except OSError:
+            self._mute()
+
+    def _mute(self) -> None:
+        # What waits in the stream's own buffer is written at the end of the process, and must not fail then.
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.stream.fileno())
+
+
 class RunWatcher:
     """Tells the terminal and the run folder how training goes.
 
-    A terminal that is gone, or a pipe that nobody reads, is written to no more; training goes on.
+    A terminal that is gone, or a pipe that nobody reads, does not end training.
 
     Args:
         folder: where ``metrics.jsonl``, ``log.txt`` and what went wrong are; None keeps none.
@@ -67,6 +98,7 @@ class RunWatcher:
         batch: Callable[[list[int]], Mapping[str, Mapping[str, Tensor]]] | None = None,
     ):
         self.folder, self.console, self.metric, self.place, self.batch = folder, console, metric, place, batch
+        console.file = cast(IO[str], Lasting(console.file))
         names = ("metrics.jsonl", "log.txt", "bad-batches.jsonl")
         self.journals = {name: Journal(folder and folder / name) for name in names}
         self.head = False
@@ -82,19 +114,11 @@ class RunWatcher:
 
     def tell(self, text: str, style: str = "") -> None:
         """A line for the terminal alone."""
-        with self._heard():
-            self.console.print(Text(text, style=style), soft_wrap=True, highlight=False)
+        self.console.print(Text(text, style=style), soft_wrap=True, highlight=False)
 
     def log(self, text: str) -> None:
         """A line for the log alone."""
         self.journals["log.txt"].add(text)
-
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError:
-            self.progress, self.console = None, Console(quiet=True)
 
     def begin(self, steps: int, done: int = 0) -> None:
         """Training begins; on a terminal a bar moves below the lines."""
@@ -108,16 +132,14 @@ class RunWatcher:
                 console=self.console,
                 transient=True,
             )
-            with self._heard():
-                self.progress.start()
-                self.task = self.progress.add_task("train", total=steps, completed=done, loss=0.0)
+            self.progress.start()
+            self.task = self.progress.add_task("train", total=steps, completed=done, loss=0.0)
 
     def end(self) -> None:
         """Training has ended."""
-        with self._heard():
-            if self.progress is not None:
-                self.progress.stop()
-                self.progress = None
+        if self.progress is not None:
+            self.progress.stop()
+            self.progress = None
 
     def stepped(self, step: int, loss: float) -> None:
         """Move the bar, at most ten times a second."""
@@ -126,8 +148,7 @@ class RunWatcher:
         now = time.perf_counter()
         if now - self.shown > 0.1:
             self.shown = now
-            with self._heard():
-                self.progress.update(self.task, completed=step, loss=loss)
+            self.progress.update(self.task, completed=step, loss=loss)
 
     def evaluated(self, record: dict[str, Any]) -> None:
         """A line of the table, and of ``metrics.jsonl``."""
