@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from typing import Any, NoReturn
 
 __all__ = ["dump", "parse"]
@@ -63,10 +64,16 @@ def depth(text: str) -> int:
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     row = dict(pairs)
     if len(row) < len(pairs):
-        names = [key for key, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f'the key "{double}" is given {names.count(double)} times.')
+        names = Counter(key for key, _ in pairs)
+        double = next(name for name, count in names.items() if count > 1)
+        raise ValueError(f"the key {quoted(double)} is given {names[double]} times.")
     return row
+
+
+def quoted(text: str) -> str:
+    """On one line, cut, and with nothing in it that acts on a terminal."""
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[:60])
+    return f'"{shown}"' if len(text) <= 60 else f'"{shown}..."'
 
 
 def refuse(text: str) -> NoReturn:

@@ -5,10 +5,12 @@ Ids 0, 1, 2 are the same in every vocabulary: unknown, begin, end.
 
 import io
 import json
+import math
 import re
+import struct
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +34,7 @@ __all__ = [
 
 UNKNOWN, BEGIN, END = 0, 1, 2
 SPECIAL = 3
+MOST = 1 << 20  # symbols
 MARKS = ("<unknown>", "<begin>", "<end>")
 
 
@@ -202,9 +205,11 @@ class Subwords(Vocabulary):
 
         self.model = model
         try:
+            _check_pieces(model)
             self._processor = SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
-            raise ModelFileError("vocabulary: this is no sentencepiece model") from None
+        except (RuntimeError, ValueError, LookupError, struct.error) as error:
+            cause = re.sub(r"[^ -~]+", "?", str(error))[:90]
+            raise ModelFileError(f"vocabulary: this is no sentencepiece model of mapsto ({cause})") from None
 
     @property
     def size(self) -> int:
@@ -291,12 +296,86 @@ def _learn_subwords(texts: Iterable[str], size: int) -> Subwords:
 
 
 def restore(kind: str, content: bytes) -> Vocabulary:
-    """Read what :meth:`Vocabulary.dump` wrote."""
+    """Read what :meth:`Vocabulary.dump` wrote, byte for byte.
+
+    Raises:
+        ModelFileError: it is anything else.
+    """
+    if kind not in KINDS:
+        raise ModelFileError(f"vocabulary: kind {kind!r:.60} is not one of {', '.join(KINDS)}")
     if kind == "subwords":
         return Subwords(content)
     try:
+        if content.count(b",") > 2 * MOST:
+            raise ValueError("too many symbols")
         data = json.loads(content.decode("utf-8", "surrogatepass"))
-        assert data["kind"] == kind
-        return Bytes() if kind == "bytes" else KINDS[kind](data["symbols"])  # type: ignore[call-arg]
-    except (ValueError, KeyError, AssertionError, TypeError):
+        symbols = [] if kind == "bytes" else data["symbols"]
+        if not isinstance(symbols, list) or not all(isinstance(s, str) for s in symbols):
+            raise ValueError("symbols that are no text")
+        made: Vocabulary = Bytes() if kind == "bytes" else KINDS[kind](symbols)  # type: ignore[call-arg]
+        if made.dump() != content:
+            raise ValueError("written otherwise")
+        return made
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelFileError(f"vocabulary: the file holds no {kind} vocabulary") from None
+
+
+def _check_pieces(model: bytes) -> None:
+    """Refuse a sentencepiece model that asks more of its parser than ours do.
+
+    Ours are pieces (text, score, type), the first three being unknown, begin and end, and a trainer's and a
+    normaliser's settings without a table of replacements, which sentencepiece would read unchecked.
+    """
+    types = []
+    for number, value in _wire(model):
+        if number == 1 and isinstance(value, bytes):
+            piece = dict(_wire(value))
+            text, score, kind = piece.pop(1), piece.pop(2, 0), piece.pop(3, 1)
+            if piece or not isinstance(text, bytes) or not text.decode() or not isinstance(score, float | int):
+                raise ValueError("a piece is no text with a score and a type")
+            if not math.isfinite(score):
+                raise ValueError("a score is not finite")
+            types.append(kind)
+        elif number in (2, 3, 5) and isinstance(value, bytes):
+            for inner, setting in _wire(value):
+                if isinstance(setting, bytes) and (setting.decode() and number != 2 and inner != 1):
+                    raise ValueError("a table of replacements")
+        else:
+            raise ValueError(f"field {number}")
+    if types[:3] != [2, 3, 3] or len(types) > MOST:
+        raise ValueError(f"{len(types)} pieces, the first of types {types[:3]}")
+
+
+def _wire(data: bytes) -> Iterator[tuple[int, bytes | float | int]]:
+    """The fields of a message in the wire format of Protocol Buffers."""
+    at, end = 0, len(data)
+
+    def varint() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7
+            if shift > 63:
+                raise ValueError("a number of more than 64 bits")
+
+    while at < end:
+        key = varint()
+        match key & 7:
+            case 0:
+                yield key >> 3, varint()
+            case 2:
+                size = varint()
+                if size > end - at:
+                    raise ValueError("cut off")
+                at += size
+                yield key >> 3, data[at - size : at]
+            case 5:
+                at += 4
+                yield key >> 3, float(struct.unpack("<f", data[at - 4 : at])[0])
+            case _:
+                raise ValueError(f"wire type {key & 7}")

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from mapsto import disk, document, kinds, manifest
-from mapsto.errors import ConfigError, ModelFileError
+from mapsto.data.fault import plain
+from mapsto.errors import ConfigError, ModelFileError, ResourceError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.initial import initialise
 from mapsto.nn.pool import pool
@@ -17,16 +19,32 @@ from mapsto.nn.transformer import Encoder, PostNorm, PreNorm
 from mapsto.tasks.config import ModelConfig
 from mapsto.tasks.dataset import Measured, Parts
 from mapsto.tasks.schema import Schema
+from mapsto.tasks.stored import FORMAT, read_stored
 from mapsto.vocabulary import Vocabulary, restore
 
 __all__ = ["build", "load_model", "parameters", "save_model"]
 
-FORMAT = 1
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
+LIMIT = 32 << 20  # bytes of a file that is no weights
 
 
 def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int) -> Mapper:
-    """Put inputs, encoder, reader and output together, with first weights from the seed."""
+    """Put inputs, encoder, reader and output together, with first weights from the seed.
+
+    Raises:
+        ConfigError: settings that do not go together.
+        ResourceError: the weights alone would take more than four fifths of the free memory; nothing was allocated.
+    """
+    planned = _plan(schema, measured, config)
+    _affordable(
+        4 * parameters(planned), f"a model of dim {config.dim}, depth {config.depth}", "Lower --size or model.dim"
+    )
+    model = _assemble(schema, measured, config)
+    initialise(model, seed)
+    return model.eval()
+
+
+def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper:
     dim = config.dim
     parts = Parts.build(schema, measured, dim)
     with torch.random.fork_rng(devices=[]):  # torch's constructors draw from the global generator; it stays untouched
@@ -44,11 +62,43 @@ def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int)
         )
         reader: Reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
         names = [field.name for field in schema.inputs]
-        model = Mapper(
+        return Mapper(
             dict(zip(names, parts.inputs, strict=True)), encoder, reader, parts.output, masking=config.masking
         )
-    initialise(model, seed)
-    return model.eval()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Constructors draw no numbers: where there is no memory, ``normal_`` imports a second's worth of torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
+
+
+def _plan(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper:
+    """The model without its numbers: names and shapes, and no memory."""
+    with torch.device("meta"), _Undrawn():
+        return _assemble(schema, measured, config)
+
+
+def _affordable(needed: int, what: str, cure: str) -> None:
+    free = free_memory()
+    if needed > 0.8 * free:
+        raise ResourceError(f"{what} needs {needed / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.   {cure}")
+
+
+def free_memory() -> int:
+    """Bytes of memory that can be had without swapping; very many where the system does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 1 << 62
 
 
 def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
@@ -91,6 +141,9 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
 
     Returns:
         Its size in bytes.
+
+    Raises:
+        ModelFileError: its settings are more than can be read again (16 MiB of JSON, or a million values).
     """
     aside = folder.with_name(f".{folder.name}.{os.getpid()}")
     disk.remove(aside)
@@ -117,6 +170,7 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
         }
         disk.write_tensors(aside / WEIGHTS, dict(model.named_parameters()))
         disk.write(aside / CONFIG, document.dump(content))
+        read_stored(disk.read_json(aside / CONFIG))  # what could not be loaded again is not saved
         manifest.seal(aside, {}, sorted(f.name for f in aside.iterdir()))
         disk.write(aside / "README.md", card.encode())  # not sealed: people write in it
         disk.sync(aside / "README.md")
@@ -131,47 +185,82 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
 def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
     """Make a saved model again.
 
+    No file is trusted: each is a plain file of the folder that its manifest names, the settings are checked by
+    :mod:`mapsto.tasks.stored`, the weights' names, types and shapes are those that the settings ask for before they are
+    read and memory is taken, and all of them are finite. Nothing named in a file is imported but built-in kinds.
+
     Raises:
         ModelFileError: a file is missing, damaged, or of another model.
+        ResourceError: there is too little memory.
     """
-    path = folder / CONFIG
+    path, weights = folder / CONFIG, folder / WEIGHTS
     if not path.is_file():
         raise ModelFileError(f"{path} is missing: this is no finished run")
-    manifest.verify(folder)
+    sealed = manifest.read(folder)
+    for name in sealed["files"]:
+        if name != WEIGHTS:
+            manifest.check(folder, sealed, name, LIMIT)
+    if CONFIG not in sealed["files"]:
+        raise ModelFileError(f"{folder / manifest.MANIFEST} does not name {CONFIG}")
     content = disk.read_json(path)
     try:
-        if content["format"] != FORMAT:
-            raise ModelFileError(f"{path}: format {content['format']}, this version reads {FORMAT}")
+        stored = read_stored(content)
         schema = Schema.from_json(content["schema"])
-        config = ModelConfig.model_validate(content["model"])
-        inputs = [{k: _value(v, folder) for k, v in part.items()} for part in content["inputs"]]
-        model = build(schema, Measured(inputs, content["output"]), config, seed=0)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except ValueError as error:
         raise ModelFileError(f"{path} is of no model this version knows: {error}") from None
-    _fill(model, disk.read_tensors(folder / WEIGHTS), folder / WEIGHTS)
-    return model, schema, config
+    references = [part.vocabulary for part in stored.inputs if "vocabulary" in part.model_fields_set]
+    used = sorted([CONFIG, WEIGHTS, *(r.file for r in references)])
+    if sorted(sealed["files"]) != used:
+        raise ModelFileError(f"{folder / manifest.MANIFEST} is of other files than {', '.join(used)}")
+    header = disk.read_header(weights)
+    if stored.model.depth > len(header):
+        raise ModelFileError(f"{weights} does not fit: {len(header)} tensors for a depth of {stored.model.depth}")
+    inputs = [{k: _value(v, folder) for k, v in part.items()} for part in content["inputs"]]
+    measured = Measured(inputs, content["output"])
+    try:
+        _fits(_plan(schema, measured, stored.model), header, weights)
+        _affordable(2 * sum(entry.size for entry in header.values()), str(folder), "Close other programs")
+        model = _assemble(schema, measured, stored.model).eval()
+    except (ModelFileError, ResourceError, MemoryError):
+        raise
+    except Exception as error:  # whatever a constructor makes of settings that do not go together
+        raise ModelFileError(f"{path} is of no model this version knows: {plain(str(error))}") from error
+    manifest.check(folder, sealed, WEIGHTS)
+    _fill(model, disk.read_tensors(weights), weights)
+    return model, schema, stored.model
 
 
 def _value(value: Any, folder: Path) -> Any:
     if isinstance(value, dict) and set(value) == {"vocabulary", "file"}:
-        name = str(value["file"])
-        if not name.startswith("vocabulary.") or "/" in name or "\\" in name:
-            raise ModelFileError(f"{folder / 'config.json'}: {name!r} is no vocabulary of this folder")
+        path = folder / value["file"]
         try:
-            return restore(value["vocabulary"], (folder / name).read_bytes())
+            return restore(value["vocabulary"], disk.read(path, LIMIT))
         except FileNotFoundError:
-            raise ModelFileError(f"{folder / name} is missing") from None
+            raise ModelFileError(f"{path} is missing") from None
+        except ModelFileError as error:
+            raise ModelFileError(f"{path}: {error}") from None
     return value
+
+
+def _fits(planned: Mapper, header: dict[str, disk.Entry], path: Path) -> None:
+    own = dict(planned.named_parameters())
+    lacking, extra = sorted(own.keys() - header.keys()), sorted(header.keys() - own.keys())
+    if lacking or extra:
+        first = lacking[0] if lacking else extra[0]
+        raise ModelFileError(
+            f"{path} does not fit: {len(lacking)} missing, {len(extra)} unexpected, such as {first!r:.80}"
+        )
+    for name, p in own.items():
+        found = header[name]
+        if tuple(p.shape) != found.shape or p.dtype != found.dtype:
+            raise ModelFileError(
+                f"{path}: {name} is {found.shape} of {found.dtype}, expected {tuple(p.shape)} of {p.dtype}"
+            )
 
 
 @torch.no_grad()
 def _fill(model: Mapper, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    own = dict(model.named_parameters())
-    lacking, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
-    if lacking or extra:
-        first = lacking[0] if lacking else extra[0]
-        raise ModelFileError(f"{path} does not fit: {len(lacking)} missing, {len(extra)} unexpected, such as {first}")
-    for name, p in own.items():
-        if p.shape != tensors[name].shape:
-            raise ModelFileError(f"{path}: {name} is {tuple(tensors[name].shape)}, expected {tuple(p.shape)}")
+    for name, p in model.named_parameters():
+        if not torch.isfinite(tensors[name]).all():
+            raise ModelFileError(f"{path}: {name} holds numbers that are not finite")
         p.copy_(tensors[name])

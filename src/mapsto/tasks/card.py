@@ -1,5 +1,6 @@
 """The model card: a README that goes with the files of a model."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ mapsto predict {folder} {shell}
 
 ```python
 import mapsto
-mapsto.load("{folder}").predict({python})
+mapsto.load("{path}").predict({python})
 ```
 """
 
@@ -43,7 +44,7 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
         "",
         f"Maps {_safe('; '.join(sources(run)))} to {_safe('; '.join(targets(run)))}.",
         "",
-        USE.format(folder=f"runs/{name}", **_call(run)),
+        USE.format(folder=shlex.quote(visible(f"runs/{name}")), path=_code(f"runs/{name}"), **_call(run)),
         "## How well",
         "",
         *_judged(run, result),
@@ -161,6 +162,6 @@ def _code(text: str) -> str:
 
 def _safe(text: str) -> str:
     """Text from data that Markdown takes for nothing but text."""
-    for mark in "\\`*_[]<>|#":
+    for mark in "\\`*_[]<>|#&~$":
         text = text.replace(mark, f"\\{mark}")
     return visible(text)

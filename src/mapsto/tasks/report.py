@@ -1,12 +1,14 @@
 """One self-contained HTML page about a run. It loads nothing and runs nothing, and all text from data is escaped."""
 
 import base64
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mapsto.errors import ConfigError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from mapsto import disk
+from mapsto.errors import ConfigError, MapstoError, ModelFileError
 from mapsto.tasks.build import parameters
 from mapsto.tasks.page import page, section, table
 from mapsto.tasks.pictures.example import heads
@@ -18,6 +20,8 @@ from mapsto.tasks.verdict import Verdict, shown, verdicts, word
 from mapsto.tasks.watch import amount
 
 __all__ = ["sources", "targets", "write"]
+
+LIMIT = 1 << 20  # bytes of a file to show
 
 
 def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, drawn: Gallery | None = None) -> None:
@@ -47,7 +51,7 @@ def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, draw
     text = page(f"{run.folder.name}: {', '.join(sources(run))} to {', '.join(targets(run))}", parts)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        disk.replace(path, text.encode("utf-8", "replace"))  # a link that stands there is not followed
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
 
@@ -113,11 +117,21 @@ def _map(run: Run, pictures: Gallery) -> str:
     return table([], [[key, value] for key, value in facts.items()], kind="facts")
 
 
+class Result(BaseModel):
+    """What a result.json must hold to be shown."""
+
+    model_config = ConfigDict(strict=True)
+
+    metrics: dict[str, float | None]
+    intervals: dict[str, tuple[float, float]]
+    baselines: dict[str, dict[str, float | None]]
+
+
 def _own(run: Run) -> Mapping[str, Any] | None:
     """What training ended with, if it came to its end."""
     try:
-        return run.result
-    except (OSError, ValueError):
+        return Result.model_validate_json(disk.read(run.folder / "result.json", LIMIT)).model_dump()
+    except (FileNotFoundError, MapstoError, ValidationError):
         return None
 
 
@@ -171,18 +185,20 @@ def _figure(picture: Picture) -> str:
 
 def _settings(run: Run) -> str:
     try:
-        text = (run.folder / "config.yaml").read_text(encoding="utf-8")
-    except OSError as error:
-        return f"<p>config.yaml cannot be read: {escape(error.strerror or error)}</p>"
+        text = disk.read(run.folder / "config.yaml", LIMIT).decode()
+    except (OSError, ValueError, ModelFileError) as error:
+        return f"<p>config.yaml cannot be read: {escape(error)}</p>"
     lines = "\n".join(escape(line) for line in text.split("\n"))
     return f"<details><summary>config.yaml, every value</summary><pre>{lines}</pre></details>"
 
 
 def _environment(run: Run) -> str:
     try:
-        content = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = disk.read_json(run.folder / "environment.json", LIMIT)
+    except ModelFileError as error:
         return f"<p>environment.json cannot be read: {escape(error)}</p>"
+    if not isinstance(content, dict):
+        return "<p>environment.json is of another version</p>"
     flat = {
         key: ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         for key, value in content.items()
