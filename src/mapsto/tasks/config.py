@@ -44,6 +44,7 @@ class DataConfig(Section):
     times: str = Field("", description="a column with the times of a series' samples (seconds or dates)")
     missing: list[str] = Field([], description='further texts that mean "no value", such as NA')
     root: str = Field("", description="folder that paths in the data are relative to; empty: the data file's own")
+    quote: Literal['"', ""] = Field('"', description="what quotes a cell of CSV and TSV; empty: nothing does")
     skip_bad: float = Field(
         0.0, description="share of rows that may be dropped because they cannot be read", ge=0, le=1
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mapsto import disk
 from mapsto.data.folder import PICTURES
 from mapsto.data.source import Table
-from mapsto.data.table import open_table
+from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
@@ -24,7 +24,7 @@ from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer, baselines, score
 from mapsto.tasks.watch import amount
 
-FILES = (*PICTURES, ".csv", ".cvs", ".tsv", ".tab", ".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".npz", ".gz")
+FILES = (*PICTURES, *ENDINGS, ".json")
 
 __all__ = ["Run", "describe_map", "load", "result_lines"]
 
