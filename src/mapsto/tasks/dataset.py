@@ -64,7 +64,7 @@ class Dataset:
     def facts(self) -> dict[str, Any]:
         """What tells whether the data have changed, and which of them: JSON values."""
         sources = {f"{i}: {name}": digest for i, (name, digest) in enumerate(self.sources)}
-        return {"sources": sources, "rows": self.split.counts, "fingerprint": self.fingerprint()}
+        return {"rows": self.split.counts, "sources": sources, "fingerprint": self.fingerprint()}
 
     def fingerprint(self) -> str:
         """A hash of every row and its side, to tell whether the data have changed."""

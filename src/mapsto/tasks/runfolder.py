@@ -163,7 +163,7 @@ def differences(was: Any, now: Any, key: str = "") -> Iterator[str]:
 
 def short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 40 else text[:17] + "..."
 
 
 def moved(aside: Path, path: Path) -> bool:
