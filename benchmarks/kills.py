@@ -284,7 +284,8 @@ def at_operation(number: int, act: str) -> Twin:
         if seen[0] == number and act == "torn":
             path = Path(arguments[0])
             if name in ("write", "write_tensors", "append"):
-                os.truncate(path, path.stat().st_size // 2)
+                written = len(arguments[1]) if name == "append" else path.stat().st_size
+                os.truncate(path, path.stat().st_size - (written + 1) // 2)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return lambda: tapped(before, after)

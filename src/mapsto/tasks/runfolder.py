@@ -84,7 +84,9 @@ class RunFolder:
         except OSError as error:
             raise disk.full(path, error) from None
         finally:
-            disk.remove(aside)
+            if aside.exists():
+                with contextlib.suppress(OSError):
+                    disk.remove(aside)
         raise ConfigError(f"{path} and 9,999 more exist already.   Choose another name with --run")
 
     @classmethod
