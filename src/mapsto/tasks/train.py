@@ -183,11 +183,14 @@ class _Job:
         """Continue from the newest checkpoint that is whole, in all processes."""
         checkpoints, found = trainer.checkpoints, None
         if place is not None and checkpoints is not None:
-            checkpoints.sweep()
             found = checkpoints.newest()
             for reason in checkpoints.bad.values():
                 watcher.tell(f"warning: a checkpoint cannot be used: {reason}.   The one before is", "yellow")
-            watcher.cut(found.state.get("files", {}) if found is not None else {})
+            try:
+                checkpoints.sweep()
+                watcher.cut(found.state.get("files", {}) if found is not None else {})
+            except OSError as error:
+                raise disk.full(place.path, error) from None
             for line in place.inexact(now):
                 watcher.tell(f"warning: not bit for bit the run that was begun: {line}", "yellow")
         trainer.restore(found)
