@@ -34,6 +34,7 @@ def fit(
     target: str | Sequence[str] = (),
     run: str = "",
     settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
     quiet: bool = False,
 ) -> "Run":
     """Train a map and leave a run folder: the same as ``mapsto train``.
@@ -44,6 +45,7 @@ def fit(
         target: columns to map to; by default the one called label, target, class or y.
         run: the run's name; its folder is ``runs/NAME``.
         settings: by ``section.key``, such as ``{"train.epochs": 3}``; ``mapsto config`` lists them all.
+        resume: go on with the run of this name, with its own settings; a run on rows in memory needs them again.
         quiet: show nothing.
 
     Raises:
@@ -60,7 +62,7 @@ def fit(
     if isinstance(data, str) or hasattr(data, "__fspath__"):
         config.data.source, data = str(data), None
     config = override(config, [f"{k}={v if isinstance(v, str) else _plain(v)}" for k, v in (settings or {}).items()])
-    return train(config, data, name=run, console=Console(stderr=True, quiet=quiet))[0]
+    return train(config, data, name=run, resume=resume, console=Console(stderr=True, quiet=quiet))[0]
 
 
 def load(folder: str, *, device: str = "auto") -> "Run":

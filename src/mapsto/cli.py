@@ -304,6 +304,8 @@ def _tune() -> dict[str, Any]:
 
 
 def _print_json(content: Any) -> None:
+    if os.environ.get("RANK", "0") != "0":  # one of several processes that torchrun started: the first speaks
+        return
     sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
 
 

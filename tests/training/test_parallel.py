@@ -17,8 +17,10 @@ import pytest
 import torch
 
 import kills
+import mapsto
 import ranks
 from mapsto import disk
+from mapsto.errors import ConfigError
 from mapsto.training.loop import Trainer
 from mapsto.training.parallel import World
 
@@ -330,3 +332,21 @@ def test_torchrun_leaves_nobody_behind_and_the_run_goes_on(tmp_path, who):
     text = again.communicate(timeout=300)[0]
     assert again.returncode == 0, text
     assert (run / "result.json").exists()
+    measured = launched("evaluate", "runs/r", "--json")
+    text = measured.communicate(timeout=300)[0]
+    (line,) = [line for line in text.splitlines() if line.startswith("{")]
+    assert json.loads(line)["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
+
+
+def test_rows_in_memory_are_resumed_when_they_are_given_again(tmp_path):
+    rows = [{"text": f"{'good' if i % 2 else 'bad'} film {i}", "label": "pn"[i % 2]} for i in range(60)]
+    settings = {"model.dim": 8, "model.depth": 1, "model.heads": 2, "train.steps": 6, "train.save_every": 2}
+    run = mapsto.fit(rows, target="label", source="text:sequence", run="m", settings=settings, quiet=True)
+    before = (run.folder / "model/model.safetensors").read_bytes()
+    (run.folder / "result.json").unlink()
+    disk.remove(run.folder / "checkpoints/step-000006")
+    again = mapsto.fit(rows, run="m", resume=True, quiet=True)
+    assert (again.folder / "model/model.safetensors").read_bytes() == before
+    (run.folder / "result.json").unlink()
+    with pytest.raises(ConfigError, match=r"the data have changed since runs/m began: rows\.train: 48 -> 40"):
+        mapsto.fit(rows[:50], run="m", resume=True, quiet=True)

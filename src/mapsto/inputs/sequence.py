@@ -100,6 +100,8 @@ class SequenceInput(Input):
         """``ids``, cut to the limit."""
         if not isinstance(value, str | list | tuple | np.ndarray):
             raise DataError(f"{value!r} is no text and no list of symbols")
+        if not isinstance(value, str) and self.vocabulary.kind != "symbols":
+            raise DataError(f"is a list, expected a text: this input reads {self.vocabulary.kind}")
         ids = self.vocabulary.encode(value)
         if not len(ids):
             raise DataError("is empty")

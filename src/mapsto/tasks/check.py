@@ -13,8 +13,8 @@ from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.plan import feed, make_plan, settle
 from mapsto.tasks.run import load
-from mapsto.tasks.train import feed, make_plan, settle
 from mapsto.tasks.watch import amount
 
 __all__ = ["check_data", "check_run"]

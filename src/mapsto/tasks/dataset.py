@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -63,7 +64,7 @@ class Dataset:
     def facts(self) -> dict[str, Any]:
         """What tells whether the data have changed, and which of them: JSON values."""
         sources = {f"{i}: {name}": digest for i, (name, digest) in enumerate(self.sources)}
-        return {"sources": sources, "rows": self.split.counts, "fingerprint": self.fingerprint()}
+        return {"rows": self.split.counts, "sources": sources, "fingerprint": self.fingerprint()}
 
     def fingerprint(self) -> str:
         """A hash of every row and its side, to tell whether the data have changed."""
@@ -92,11 +93,11 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
     root = data.root or None
     if source is None and data.source.startswith("demo:"):
         source = demo_table(data.source)
-    first = open_table(data.source if source is None else source, root=root)
+    first = open_table(data.source if source is None else source, root=root, quote=data.quote)
     found = [(first, "train" if data.val or data.test else "")]
     for part, path in (("val", data.val), ("test", data.test)):
         if path:
-            found.append((open_table(path, root=root), part))
+            found.append((open_table(path, root=root, quote=data.quote), part))
     return found
 
 
@@ -126,9 +127,11 @@ def prepare(
     errors = Errors(config.data.skip_bad)
     survey = _survey(parts, schema, config, errors)
     errors.settle()
-    division = _divide(config, survey, [part for _, part in parts])
+    with _of(table):
+        division = _divide(config, survey, [part for _, part in parts])
     train = set(division.rows("train").tolist())
-    measured = measured or measure(schema, partial(_training, parts, schema, train), config)
+    with _of(table):
+        measured = measured or measure(schema, partial(_training, parts, schema, train), config)
     model_parts = Parts.build(schema, measured, dim=8)
     settings = {"schema": schema.to_json(), "measured": fingerprint(measured), "skip": config.data.skip_bad}
     named = _names_files(schema, table)
@@ -147,6 +150,16 @@ def prepare(
     return dataset
 
 
+@contextmanager
+def _of(table: Table) -> Iterator[None]:
+    """Errors about all rows say whose rows."""
+    try:
+        yield
+    except DataError as error:
+        text = str(error)
+        raise DataError(text if text.startswith(table.name) else f"{table.name}: {text}") from None
+
+
 def _names_files(schema: Schema, table: Table) -> bool:
     """Whether cells are paths of pictures, other than those of a folder, whose fingerprint covers them."""
     images = [column for field in schema.inputs if field.kind == "image" for column, _ in field.columns]
@@ -161,7 +174,7 @@ def _odd(schema: Schema, summaries: Mapping[str, Summary], table: Table, config:
     for field in [*schema.inputs, schema.output]:
         for column, kind in field.columns:
             summary = summaries.get(column)
-            if summary is None or kind != "number" or not summary.odd or config.data.skip_bad:
+            if summary is None or kind != "number" or summary.form != "number" or config.data.skip_bad:
                 continue
             odd = [(row, text) for row, text in summary.odd if text not in config.data.missing]
             if odd:
@@ -245,7 +258,8 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
         }
         if field.kind == "series":
             given["patch"] = options["series_patch"]
-        inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
+        with _named(field):
+            inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
     output = kinds.find("outputs", schema.output.kind).measure(
         chunked(row.target for row in rows()),
         columns=schema.output.columns,
@@ -305,9 +319,16 @@ class Parts:
 
 
 def _parse(field: Field, part: Any, value: Any) -> dict[str, NDArray]:
-    try:
+    with _named(field):
         arrays: dict[str, NDArray] = part.parse(value)
-        return arrays
+    return arrays
+
+
+@contextmanager
+def _named(field: Field) -> Iterator[None]:
+    """Errors about values say of which column."""
+    try:
+        yield
     except DataError as error:
         text = str(error)
         if text.startswith('"'):

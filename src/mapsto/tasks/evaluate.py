@@ -7,8 +7,11 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto.tasks.run import load, result_lines
+from mapsto.training.parallel import joined
 
 __all__ = ["evaluate"]
+
+TIMEOUT = 300.0  # seconds until a process that does not answer counts as lost
 
 
 def evaluate(
@@ -26,8 +29,11 @@ def evaluate(
     Returns:
         ``{"metrics", "intervals", "baselines"}``.
     """
-    loaded = load(run, device=device)
-    result = loaded.evaluate(data)
+    with joined(TIMEOUT) as world:
+        loaded = load(run, device=device)
+        result = loaded.evaluate(data, world=world)
+        if not world.first:
+            return result
     if console is not None:
         for text in result_lines(result, loaded.model):
             console.print(Text(text), soft_wrap=True)

@@ -8,6 +8,7 @@ from rich.console import Console
 from mapsto.tasks.config import Config
 from mapsto.tasks.run import Run
 from mapsto.tasks.train import train
+from mapsto.training.parallel import joined
 
 __all__ = ["train_folds"]
 
@@ -28,13 +29,15 @@ def train_folds(
     """
     console = console or Console(stderr=True)
     runs, results = [], []
-    for fold in range(config.data.folds):
-        one = config.model_copy(deep=True)
-        one.data.fold = fold
-        console.print(f"fold {fold + 1} of {config.data.folds}", highlight=False)
-        run, result = train(one, source, name=f"{name}-fold-{fold}", console=console, tuned=tuned)
-        runs.append(run)
-        results.append(result)
+    with joined(config.train.timeout) as world:
+        console = console if world.first else Console(quiet=True)
+        for fold in range(config.data.folds):
+            one = config.model_copy(deep=True)
+            one.data.fold = fold
+            console.print(f"fold {fold + 1} of {config.data.folds}", highlight=False)
+            run, result = train(one, source, name=f"{name}-fold-{fold}", console=console, tuned=tuned, world=world)
+            runs.append(run)
+            results.append(result)
     metrics: dict[str, float | None] = {}
     intervals: dict[str, list[float]] = {}
     for key in results[0]["metrics"]:

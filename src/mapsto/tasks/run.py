@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from mapsto import disk
 from mapsto.data.folder import PICTURES
 from mapsto.data.source import Table
-from mapsto.data.table import open_table
+from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
@@ -23,8 +23,9 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer, baselines, score
 from mapsto.tasks.watch import amount
+from mapsto.training.parallel import World
 
-FILES = (*PICTURES, ".csv", ".cvs", ".tsv", ".tab", ".jsonl", ".json", ".ndjson", ".parquet", ".txt", ".npz", ".gz")
+FILES = (*PICTURES, *ENDINGS, ".json")
 
 __all__ = ["Run", "describe_map", "load", "result_lines"]
 
@@ -82,8 +83,12 @@ class Run:
         """Where the model is."""
         return next(self.model.parameters()).device
 
-    def evaluate(self, source: Any = None) -> dict[str, Any]:
+    def evaluate(self, source: Any = None, *, world: World | None = None) -> dict[str, Any]:
         """Metrics with intervals beside simple models; on the run's own test part, or on other data.
+
+        Args:
+            source: other data with the same columns.
+            world: processes to share the work; the first gets intervals and simple models too.
 
         Returns:
             ``{"metrics", "intervals", "baselines"}``.
@@ -100,8 +105,10 @@ class Run:
             if self.config.data.group and self.config.data.group in table.columns:
                 groups = np.array([str(g) for g in table.column(self.config.data.group)])[np.array(numbers) - 1]
             test = self.store_feed(store, targets=True)
-        scores = score(self.model, answer(self.model, test), groups=groups, seed=self.config.seed)
-        simple = {} if data is None else baselines(self.model, self.feed("train"), self.feed("val"), test)
+        found, first = answer(self.model, test, world=world), world is None or world.first
+        scores = score(self.model, found, groups=groups, seed=self.config.seed, resamples=1000 if first else 0)
+        alone = data is None or not first
+        simple = {} if alone else baselines(self.model, self.feed("train"), self.feed("val"), test)
         return {
             "metrics": scores.metrics,
             "intervals": {k: list(v) for k, v in scores.intervals.items()},

@@ -84,7 +84,9 @@ class RunFolder:
         except OSError as error:
             raise disk.full(path, error) from None
         finally:
-            disk.remove(aside)
+            if aside.exists():
+                with contextlib.suppress(OSError):
+                    disk.remove(aside)
         raise ConfigError(f"{path} and 9,999 more exist already.   Choose another name with --run")
 
     @classmethod
@@ -94,14 +96,18 @@ class RunFolder:
         Raises:
             ConfigError: there is none, or another process is at work in it; or its settings were changed.
             ModelFileError: its files are damaged.
+            ResourceError: it cannot be written.
         """
         if not (path / "config.yaml").is_file():
             there = sorted(p.name for p in path.parent.iterdir() if p.is_dir()) if path.parent.is_dir() else []
             raise ConfigError(f"there is no run {path} to resume.   Runs: {', '.join(there) or 'none'}")
-        lock = locked(path)
-        for left in path.glob(".*"):  # of writes that were killed
-            if left.name != ".lock":
-                disk.remove(left)
+        try:
+            lock = locked(path)
+            for left in path.glob(".*"):  # of writes that were killed
+                if left.name != ".lock":
+                    disk.remove(left)
+        except OSError as error:
+            raise disk.full(path, error) from None
         config = read_config(path / "config.yaml")
         environment = disk.read_json(path / "environment.json")
         if not isinstance(environment, dict) or not isinstance(environment.get("run"), str):
@@ -163,7 +169,7 @@ def differences(was: Any, now: Any, key: str = "") -> Iterator[str]:
 
 def short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return text if len(text) <= 40 else text[:17] + "..."
 
 
 def moved(aside: Path, path: Path) -> bool:

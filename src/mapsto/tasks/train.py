@@ -1,12 +1,7 @@
 """The verb ``train``: from rows to a finished run folder."""
 
-import itertools
-import json
-import math
 import os
-import re
 import signal
-import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -20,16 +15,17 @@ import torch
 from rich.console import Console
 
 from mapsto import disk, document
-from mapsto.errors import ConfigError, MapstoError, ModelFileError
+from mapsto.errors import MapstoError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
 from mapsto.process import release_memory, set_products
 from mapsto.tasks.build import build, load_model, save_model
 from mapsto.tasks.card import model_card
-from mapsto.tasks.config import SIZES, Config, read_config
-from mapsto.tasks.dataset import Dataset, prepare
+from mapsto.tasks.config import Config, read_config
+from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.plan import feed, make_plan, settle, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import Answers, answer, baselines, score, validation
@@ -37,11 +33,8 @@ from mapsto.tasks.watch import RunWatcher, clock
 from mapsto.training.checkpoint import Checkpoints
 from mapsto.training.loop import Trainer
 from mapsto.training.parallel import World, joined
-from mapsto.training.plan import Plan
 
 __all__ = ["Interrupted", "train"]
-
-WARM, TIMED = 5, 20
 
 
 class Interrupted(MapstoError):
@@ -183,11 +176,14 @@ class _Job:
         """Continue from the newest checkpoint that is whole, in all processes."""
         checkpoints, found = trainer.checkpoints, None
         if place is not None and checkpoints is not None:
-            checkpoints.sweep()
             found = checkpoints.newest()
             for reason in checkpoints.bad.values():
                 watcher.tell(f"warning: a checkpoint cannot be used: {reason}.   The one before is", "yellow")
-            watcher.cut(found.state.get("files", {}) if found is not None else {})
+            try:
+                checkpoints.sweep()
+                watcher.cut(found.state.get("files", {}) if found is not None else {})
+            except OSError as error:
+                raise disk.full(place.path, error) from None
             for line in place.inexact(now):
                 watcher.tell(f"warning: not bit for bit the run that was begun: {line}", "yellow")
         trainer.restore(found)
@@ -221,110 +217,6 @@ class _Job:
         except OSError as error:
             raise disk.full(folder, error) from None
         return run, result
-
-
-def settle(config: Config, dataset: Dataset, world: World | None = None) -> Config:
-    """Fill in what was left to the data's size and the processes, so that the config says every value."""
-    config = config.model_copy(deep=True)
-    rows = dataset.split.counts["train"]
-    if config.size == "auto":
-        config.size = "xs" if rows < 1000 else "s" if rows < 50_000 else "m"
-    size = SIZES[config.size]
-    for name in ("dim", "depth", "heads"):
-        if not getattr(config.model, name):
-            setattr(config.model, name, int(size[name]))
-    if not config.train.lr:
-        config.train.lr = float(size["lr"])
-    if not config.train.accumulate:
-        config.train.accumulate = world.size if world is not None else 1
-    if not config.train.epochs:
-        config.train.epochs = float(min(60, max(4, math.ceil(150_000 / max(1, rows)))))
-    return config
-
-
-def feed(dataset: Dataset, part: str, model: Mapper, config: Config, where: torch.device) -> StoreFeed:
-    """The batches of one part; the budget of a batch is settled on the training part."""
-    rows = dataset.split.rows(part)
-    made = StoreFeed(
-        dataset.store, rows, model, tokens=1, batch_rows=config.train.batch_rows, seed=config.seed, device=where
-    )
-    if not config.train.batch_tokens:
-        total = int(made.lengths.sum())
-        longest = int(made.lengths.max(initial=1))
-        fit = min(8192, max(64, total // 16))
-        config.train.batch_tokens = max(1 << (fit.bit_length() - 1), longest)
-    made.tokens = config.train.batch_tokens
-    return made
-
-
-def make_plan(config: Config, train_feed: StoreFeed, bfloat16: bool) -> Plan:
-    """Numbers of steps from epochs, and so on."""
-    t = config.train
-    an_epoch = max(1, math.ceil(len(train_feed.order(0)) / t.accumulate))
-    steps = t.steps or max(1, round(t.epochs * an_epoch))
-    every = t.evaluate_every or max(an_epoch, math.ceil(steps / 40))
-    return Plan(
-        steps=steps,
-        lr=t.lr,
-        warmup=max(1, round(t.warmup * steps)),
-        weight_decay=t.weight_decay,
-        clip=t.clip,
-        average=t.average,
-        accumulate=t.accumulate,
-        evaluate_every=min(every, steps),
-        save_every=t.save_every,
-        patience=t.patience,
-        seed=config.seed,
-        bfloat16=bfloat16,
-        workers=t.workers,
-    )
-
-
-def seconds(text: str) -> float:
-    """``90s``, ``10m``, ``2h``, or plain seconds.
-
-    Example:
-        >>> seconds("10m")
-        600.0
-    """
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smh]?)\s*", text)
-    if not match:
-        raise ConfigError(f'time: "{text}" is no time.   Write 90s, 10m or 2h')
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def timed(config: Config, model: Mapper, feeds: dict[str, StoreFeed], bfloat16: bool, world: World) -> Config:
-    """Fix the number of steps for ``--time`` from twenty timed ones, whose changes are undone; the slowest decides."""
-    budget = seconds(config.time)
-    plan = make_plan(config, feeds["train"], bfloat16)
-    trial = Trainer(model, plan, feeds["train"], None, RunWatcher(None, Console(quiet=True)), world=world)
-    kept = trial.flat.weights.clone()
-    order, size = feeds["train"].order(0), config.train.accumulate
-    groups = itertools.cycle([order[i : i + size] for i in range(0, len(order), size)])
-    lap = []
-    for _ in range(WARM + TIMED):
-        start = time.perf_counter()
-        trial.step(next(groups))
-        lap.append(time.perf_counter() - start)
-    a_step = statistics.median(lap[WARM:])  # a pause of the machine must not halve the training
-    start = time.perf_counter()
-    validation(model, feeds["val"], world)
-    evaluation = time.perf_counter() - start
-    a_step, evaluation = (
-        max(json.loads(x)[i] for x in world.share(json.dumps([a_step, evaluation]).encode())) for i in (0, 1)
-    )
-    trial.flat.weights.copy_(kept)
-    model.train()
-    an_epoch = max(1, math.ceil(len(order) / size))
-    # Evaluations come once an epoch, forty at most; the test part and the simple models take about one more each.
-    left = max(budget * 0.97 - 3 * evaluation, budget / 2)
-    steps = left / (a_step + evaluation / an_epoch)
-    if steps > 40 * an_epoch:
-        steps = max(1.0, (left - 40 * evaluation) / a_step)
-    config = config.model_copy(deep=True)
-    config.train.steps = max(1, int(steps))
-    config.train.epochs = round(config.train.steps / an_epoch, 3)
-    return config
 
 
 def _validate(model: Mapper, val: StoreFeed, world: World) -> dict[str, float]:
