@@ -44,7 +44,8 @@ __all__ = [
 JSON_LIMIT = 16 << 20  # bytes
 HEADER_LIMIT = 4 << 20  # likewise
 VALUE_LIMIT = 1 << 20
-NOT_FOLLOWED = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe put there a moment ago is not waited for either
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has none
+NOT_FOLLOWED = NO_LINK | getattr(os, "O_NONBLOCK", 0)  # a pipe put there a moment ago is not waited for either
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -70,7 +71,7 @@ def sync(path: Path) -> None:
 
 def write(path: Path, data: bytes) -> None:
     """A new file, or the old one emptied and written: not on the disk until :func:`sync`."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_LINK, 0o666)
     with os.fdopen(handle, "wb") as file:
         file.write(data)
 
@@ -89,7 +90,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
 
 def append(path: Path, data: bytes) -> None:
     """Bytes at the end of a file; all of them or, after an error, none."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK, 0o666)
     try:
         before = os.fstat(handle).st_size
         try:

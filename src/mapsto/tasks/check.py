@@ -13,6 +13,7 @@ from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle
 from mapsto.tasks.run import load
 from mapsto.tasks.watch import amount
@@ -36,7 +37,7 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     schema, counts = dataset.schema, dataset.split.counts
 
     def say(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
+        console.print(Text(visible(text), style=style), soft_wrap=True)
 
     say(f"{table.name}    {amount(len(dataset.store))} rows, {len(table.columns)} columns")
     columns: dict[str, dict[str, Any]] = {}

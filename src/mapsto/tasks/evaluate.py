@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.run import load, result_lines
 from mapsto.training.parallel import joined
 
@@ -36,7 +37,7 @@ def evaluate(
             return result
     if console is not None:
         for text in result_lines(result, loaded.model):
-            console.print(Text(text), soft_wrap=True)
+            console.print(Text(visible(text)), soft_wrap=True)
     if out is not None:
         from mapsto.tasks import report
 

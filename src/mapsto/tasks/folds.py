@@ -4,8 +4,10 @@ import math
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from mapsto.tasks.config import Config
+from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.run import Run
 from mapsto.tasks.train import train
 from mapsto.training.parallel import joined
@@ -67,7 +69,7 @@ def train_folds(
         for k, v in metrics.items()
         if k in intervals and v
     )
-    console.print(f"{config.data.folds} folds       {shown}", highlight=False, soft_wrap=True)
+    console.print(Text(visible(f"{config.data.folds} folds       {shown}")), highlight=False, soft_wrap=True)
     return runs, summary
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto.errors import ConfigError, DataError
+from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.run import load
 
 __all__ = ["predict", "write_rows"]
@@ -50,7 +51,7 @@ def predict(
             console.print(Text(f"{len(rows)} rows written to {out}"))
     elif console is not None and not console.stderr:
         for row in rows:
-            console.print(Text(line(row)), soft_wrap=True)
+            console.print(Text(visible(line(row))), soft_wrap=True)
     return rows
 
 

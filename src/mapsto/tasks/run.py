@@ -48,6 +48,8 @@ class Run:
     def result(self) -> dict[str, Any]:
         """What training ended with: metrics, intervals, baselines."""
         found: dict[str, Any] = disk.read_json(self.folder / "result.json")
+        if not isinstance(found, dict) or not {"metrics", "intervals", "baselines"} <= found.keys():
+            raise ModelFileError(f"{self.folder / 'result.json'} is of another version of mapsto")
         return found
 
     def dataset(self) -> Dataset:
@@ -58,7 +60,7 @@ class Run:
             parts = Measured([part.settings() for part in self.model.sources.values()], self.model.output.settings())
             dataset = prepare(self.config, schema=self.schema, measured=parts)
             known = disk.read_json(self.folder / "environment.json")
-            if dataset.facts() != known.get("data"):
+            if not isinstance(known, dict) or dataset.facts() != known.get("data"):
                 source = self.config.data.source
                 raise DataError(
                     f"{source} has changed since {self.folder} was trained on it, so its test rows may be training rows.   "

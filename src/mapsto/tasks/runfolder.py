@@ -2,17 +2,20 @@
 
 import contextlib
 import datetime
+import errno
 import json
 import os
 import platform
 import re
 import secrets
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from mapsto import disk, document
+from mapsto.data.fault import plain
 from mapsto.errors import ConfigError, ModelFileError
 from mapsto.tasks.config import Config, read_config, write_config
 
@@ -115,7 +118,7 @@ class RunFolder:
         changed = list(differences(environment.get("config", {}), config.model_dump()))
         if changed:
             raise ConfigError(
-                f"{path / 'config.yaml'} was changed since the run began: {'; '.join(changed)}.   "
+                f"{path / 'config.yaml'} was changed since the run began: {told(changed)}.   "
                 f"Change it back, or start anew with mapsto train {path / 'config.yaml'}"
             )
         return cls(path, config, environment, lock)
@@ -134,7 +137,7 @@ class RunFolder:
         changed = list(differences(self.environment.get("data", {}), facts))
         if changed:
             raise ConfigError(
-                f"the data have changed since {self.path} began: {'; '.join(changed)}.   "
+                f"the data have changed since {self.path} began: {told(changed)}.   "
                 f"Restore them, or start anew with mapsto train {self.path / 'config.yaml'}"
             )
 
@@ -167,6 +170,11 @@ def differences(was: Any, now: Any, key: str = "") -> Iterator[str]:
         yield f"{key}: {short(was)} -> {short(now)}"
 
 
+def told(changed: list[str]) -> str:
+    more = f"; and {len(changed) - 6} more" if len(changed) > 6 else ""
+    return plain("; ".join(changed[:6])) + more
+
+
 def short(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else text[:17] + "..."
@@ -193,7 +201,13 @@ def sweep(path: Path) -> None:
 
 def locked(folder: Path) -> int:
     """A lock on a folder; the system lets go of it when this process ends, however it ends."""
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | disk.NOT_FOLLOWED, 0o666)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise OSError(errno.EINVAL, "a pipe or device")
+    except OSError as error:
+        raise ConfigError(f"{folder / '.lock'} cannot be locked ({error.strerror or error}).   Remove it") from None
     try:
         if fcntl is not None:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

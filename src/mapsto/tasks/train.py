@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from mapsto import disk, document
 from mapsto.errors import MapstoError, ModelFileError
@@ -25,6 +26,7 @@ from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
@@ -91,7 +93,8 @@ def train(
 
 def _finished(path: Path, console: Console) -> tuple[Run, dict[str, Any]]:
     run = load(path)
-    console.print(f"{path} is finished: {run.config.train.steps} steps.   To train on from its weights: --init {path}")
+    text = f"{path} is finished: {run.config.train.steps} steps.   To train on from its weights: --init {path}"
+    console.print(Text(visible(text)), soft_wrap=True)
     return run, run.result
 
 

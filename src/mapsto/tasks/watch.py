@@ -16,6 +16,7 @@ from torch import Tensor
 
 from mapsto import disk
 from mapsto.errors import ResourceError
+from mapsto.tasks.pictures.text import visible
 from mapsto.training.journal import Journal
 
 __all__ = ["RunWatcher", "amount", "clock"]
@@ -114,11 +115,11 @@ class RunWatcher:
 
     def tell(self, text: str, style: str = "") -> None:
         """A line for the terminal alone."""
-        self.console.print(Text(text, style=style), soft_wrap=True, highlight=False)
+        self.console.print(Text(visible(text), style=style), soft_wrap=True, highlight=False)
 
     def log(self, text: str) -> None:
         """A line for the log alone."""
-        self.journals["log.txt"].add(text)
+        self.journals["log.txt"].add(visible(text))
 
     def begin(self, steps: int, done: int = 0) -> None:
         """Training begins; on a terminal a bar moves below the lines."""

@@ -96,7 +96,13 @@ class Checkpoints:
             disk.remove(left)
 
     def steps(self) -> list[int]:
-        """The steps there are folders of, ascending."""
+        """The steps there are folders of, ascending.
+
+        Raises:
+            ModelFileError: the folder of checkpoints is a link.
+        """
+        if self.folder.is_symlink():
+            raise ModelFileError(f"{self.folder} is a link, and is not read")
         if not self.folder.is_dir():
             return []
         names = (p.name for p in self.folder.iterdir())
@@ -129,6 +135,8 @@ class Checkpoints:
                 self.verify(step)
                 path = self.path(step)
                 state = disk.read_json(path / FILES[2])
+                if not isinstance(state, dict):
+                    raise ModelFileError(f"{path / FILES[2]} is of another version of mapsto")
                 return Checkpoint(step, disk.read_tensors(path / FILES[0]), disk.read_tensors(path / FILES[1]), state)
             except ModelFileError as error:
                 self.bad[step] = str(error)

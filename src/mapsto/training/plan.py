@@ -83,7 +83,7 @@ class Progress:
         for name, value in content.items():
             number = int | float if name in ("best", "loss", "count") else int
             if not isinstance(value, number) and not (name == "best" and value is None):
-                raise ModelFileError(f"the state of step {step}: {name} is {value!r}")
+                raise ModelFileError(f"the state of step {step}: {name} is {value!r:.60}")
         if content["step"] != step:
             raise ModelFileError(f"the state of step {step} is of step {content['step']}")
         return cls(**content)

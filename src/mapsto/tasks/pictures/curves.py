@@ -1,11 +1,12 @@
 """How training went: losses, the validation metric, the learning rate."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mapsto import disk, document
+from mapsto.errors import ModelFileError
 from mapsto.tasks.pictures.style import BLUE, GREEN, GREY, ORANGE, figure, styled
 
 if TYPE_CHECKING:
@@ -13,17 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["curves", "read_history"]
 
+LIMIT = 64 << 20  # bytes of metrics.jsonl
+
 
 def read_history(path: Path) -> list[dict[str, Any]]:
     """The evaluations of ``metrics.jsonl``, in order of step; a last line that was cut short is left out."""
     found: dict[int, dict[str, Any]] = {}
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
+    try:
+        lines = disk.read(path, LIMIT).decode("utf-8", "replace").splitlines()
+    except (FileNotFoundError, ModelFileError):
+        lines = []
+    for line in lines:
+        try:
+            record = document.parse(line)
+            if all(v is None or isinstance(v, int | float) for v in record.values()):
                 found[int(record["step"])] = record
-            except (ValueError, KeyError, TypeError):
-                continue
+        except (ValueError, LookupError, TypeError, AttributeError):
+            continue
     return [found[step] for step in sorted(found)]
 
 
@@ -40,7 +47,7 @@ def curves(history: Sequence[dict[str, Any]]) -> "Figure":
     rows = drawn.subplots(3 if metric else 2, 1, sharex=True, height_ratios=[3, 2.2, 1.3] if metric else [3, 1.3])
     losses, rate = rows[0], rows[-1]
     best = next((r for r in reversed(history) if r.get("best")), None)
-    _line(losses, steps, [r["loss"] for r in history], BLUE, "training")
+    _line(losses, steps, [r.get("loss") for r in history], BLUE, "training")
     _line(losses, steps, [r.get("val_loss") for r in history], ORANGE, "validation")
     losses.set_title(_headline(best))
     losses.set_ylabel("loss (nats)")
