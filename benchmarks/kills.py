@@ -99,7 +99,7 @@ def tasks() -> dict[str, Task]:
             ],
             ["x:sequence"],
             ["y:items"],
-            {"train.patience": 9},
+            {"train.patience": 1, "train.lr": 0.3},
         ),
     }
 

@@ -315,3 +315,10 @@ def test_doctor_and_demo_answer():
     report = json.loads(mapsto("doctor", "--json")[0])
     assert max(report["attention"].values()) < 1e-5
     assert set(json.loads(mapsto("demo", "--json")[0])) == {"peptides", "languages", "digits", "clothes"}
+
+
+def test_a_column_may_be_called_target(tmp_path):
+    data = write_reviews(tmp_path / "reviews.csv")
+    data.write_text(data.read_text().replace("id,text,label,age", "id,target,label,age"))
+    result = json.loads(mapsto("train", data, "--from", "target", "--to", "label", "--json", *QUICK)[0])
+    assert mapsto("predict", result["run"], "a lovely film", "--json")[0]

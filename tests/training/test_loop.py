@@ -348,6 +348,18 @@ def test_patience_ends_training_and_the_best_weights_are_kept():
     assert not trained.model.training
 
 
+def test_a_run_that_patience_has_ended_does_not_go_on_when_it_is_resumed(tmp_path):
+    plan = replace(PLAN, steps=100, evaluate_every=2, patience=1, save_every=1)
+    first = trainer(plan, validate=falling_then_rising(best=2)[0], checkpoints=Checkpoints(tmp_path))
+    assert first.run().step == 6
+    second = trainer(plan, validate=falling_then_rising(best=2)[0], model=make(seed=9))
+    second.restore(Checkpoints(tmp_path).newest())
+    assert second.run().step == 6
+    for one in (first, second):
+        one.finish()
+    assert torch.equal(first.flat.weights, second.flat.weights)
+
+
 def test_without_patience_training_goes_on_to_its_last_step_and_evaluates_there():
     validate, _ = falling_then_rising(best=1)
     trained = trainer(replace(PLAN, steps=7, evaluate_every=3, patience=0), validate=validate)

@@ -61,7 +61,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
             normalise=config.normalise,
         )
         reader: Reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
-        names = [field.name for field in schema.inputs]
+        names = ["the column target" if f.name == "target" else f.name for f in schema.inputs]  # a batch has a "target"
         return Mapper(
             dict(zip(names, parts.inputs, strict=True)), encoder, reader, parts.output, masking=config.masking
         )

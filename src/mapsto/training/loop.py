@@ -133,7 +133,7 @@ class Trainer:
         ahead: Ahead[Turn, list[tuple[int, Batch]]] = Ahead(lambda turn: self._gather(turn.rows), plan.workers)
         ready = ahead(self._turns())
         try:
-            while progress.step < last and not self.stopping:
+            while progress.step < last and not self.stopping and not self._patience_ended():
                 turn, batches = next(ready)
                 loss = self.step(turn.rows, batches)
                 progress.epoch, progress.index = turn.epoch, turn.index
@@ -147,13 +147,14 @@ class Trainer:
                     started, at = time.perf_counter(), progress.step
                     if self._due(evaluated=True):
                         self.save()
-                    if plan.patience and progress.waited >= plan.patience:
-                        break
                 elif self._due(evaluated=False):
                     self.save()
         finally:
             ready.close()
         return progress
+
+    def _patience_ended(self) -> bool:
+        return 0 < self.plan.patience <= self.progress.waited
 
     def stop(self) -> None:
         """End after the step that is running; of several processes, after the step in which all know."""
