@@ -2,7 +2,6 @@
 
     python benchmarks/kills.py --kills 2000          kills at random moments, over tasks, workers and precisions
     python benchmarks/kills.py --operations          SIGKILL, a torn write, ENOSPC and EIO at every file operation of a run
-    python benchmarks/kills.py --power               what a power loss may leave after every file operation
 
 Each run is real: ``mapsto.tasks.train.train`` in a forked process, from preparing the data to the last line of the log.
 What must be equal at the end: the files of the model but its card, ``metrics.jsonl``, ``log.txt`` and
@@ -23,7 +22,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -344,136 +343,6 @@ def every_operation(bench: Bench, source: random.Random, share: float = 1.0) -> 
     return count
 
 
-# Power loss
-
-
-class Inode:
-    """A file or folder as the system holds it, and as it is on the disk."""
-
-    def __init__(self, names: dict[str, "Inode"] | None = None):
-        self.data, self.kept = b"", b""
-        self.names, self.kept_names = names, None if names is None else dict(names)
-
-
-class Disk:
-    """Which files there are after some operations, and which of them a power loss may leave.
-
-    The content of a file is on the disk when the file was synced after it was written, a name when its folder was
-    synced after it was given. Everything else may be there or not, each on its own.
-    """
-
-    def __init__(self, root: Path):
-        self.root, self.top = root, Inode({})
-
-    def find(self, path: Path) -> Inode:
-        """The inode at a path."""
-        node = self.top
-        for part in path.relative_to(self.root).parts:
-            assert node.names is not None
-            node = node.names[part]
-        return node
-
-    def apply(self, name: str, path: Path, other: Path | None, data: bytes) -> None:
-        """One operation that was done."""
-        if name == "sync":
-            node = self.find(path)
-            node.kept = node.data
-            node.kept_names = None if node.names is None else dict(node.names)
-            return
-        parent = self.find(path.parent).names
-        assert parent is not None
-        if name in ("write", "write_tensors", "append", "truncate"):
-            node = parent.setdefault(path.name, Inode())
-            node.data = data
-        elif name == "make":
-            parent[path.name] = Inode({})
-        elif name == "move" and other is not None:
-            names = self.find(other.parent).names
-            assert names is not None
-            names[other.name] = parent.pop(path.name)
-        elif name == "remove":
-            parent.pop(path.name, None)
-
-    def leave(self, target: Path, survives: Callable[[str], bool]) -> None:
-        """Write out a state that a power loss may leave.
-
-        Args:
-            target: an empty folder.
-            survives: asked for "name" and "data" whether what was not synced is there.
-        """
-        self._leave(self.top, target, survives)
-
-    def _leave(self, node: Inode, path: Path, survives: Callable[[str], bool]) -> None:
-        if node.names is None or node.kept_names is None:
-            data = node.data if node.kept == node.data or survives("data") else node.kept
-            path.write_bytes(data)
-            return
-        path.mkdir(exist_ok=True)
-        for name in sorted({*node.names, *node.kept_names}):
-            now, kept = node.names.get(name), node.kept_names.get(name)
-            found = now if now is kept or survives("name") else kept
-            if found is not None:
-                self._leave(found, path / name, survives)
-
-
-def recorded(log: Path) -> Twin:
-    """Write down every file operation with what it left."""
-    log.mkdir()
-    number = [0]
-
-    def after(name: str, arguments: tuple[Any, ...]) -> None:
-        number[0] += 1
-        path = Path(arguments[0])
-        data = path.read_bytes() if name in ("write", "write_tensors", "append", "truncate") else b""
-        (log / f"{number[0]:05}.data").write_bytes(data)
-        other = str(arguments[1]) if name == "move" else ""
-        (log / f"{number[0]:05}.json").write_text(json.dumps([name, str(path), other]))
-
-    return lambda: tapped(lambda name, arguments: None, after)
-
-
-def survivals(source: random.Random) -> Iterator[tuple[str, Callable[[str], bool]]]:
-    """Nothing that was not synced; only names; only data; everything; and by chance."""
-    yield "nothing", lambda what: False
-    yield "names", lambda what: what == "name"
-    yield "data", lambda what: what == "data"
-    for i in range(2):
-        yield f"chance {i}", lambda what: source.random() < 0.5
-
-
-def power_losses(bench: Bench, source: random.Random, share: float = 1.0, twin: Twin | None = None) -> Count:
-    """Resume from what a power loss may leave after each operation of a run."""
-    count = Count()
-    wanted = bench.reference()
-    log = bench.folder.with_name(f"{bench.folder.name}-log")
-    record = recorded(log)
-
-    def both() -> None:
-        record()
-        if twin is not None:
-            twin()
-
-    assert bench.whole("run", both) == 0, bench.error("run")
-    shutil.rmtree(bench.folder / "run")
-    there = Disk(bench.folder)
-    for entry in sorted(log.glob("*.json")):
-        name, path, other = json.loads(entry.read_text())
-        there.apply(name, Path(path), Path(other) if other else None, entry.with_suffix(".data").read_bytes())
-        for title, survives in survivals(source):
-            if source.random() >= share:
-                continue
-            for left in bench.folder.iterdir():
-                if left.name not in ("reference", "operations"):
-                    disk.remove(left)
-            there.leave(bench.folder, survives)
-            count.kills += 1
-            code = bench.whole("run")
-            count.judge(
-                bench, "run", wanted, f"after operation {entry.stem} ({name} {Path(path).name}), {title}: {code}"
-            )
-    return count
-
-
 def report(title: str, count: Count, seconds: float) -> int:
     """A line for people; gives how many runs broke the law."""
     print(
@@ -491,7 +360,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=0, help="random kills, spread over all tasks and settings")
     parser.add_argument("--operations", action="store_true", help="every file operation")
-    parser.add_argument("--power", action="store_true", help="every state a power loss may leave")
     parser.add_argument("--share", type=float, default=1.0, help="try so large a share of the operations")
     parser.add_argument("--tasks", default="text,series,picture,tags", help="which")
     parser.add_argument("--seed", type=int, default=0)
@@ -515,11 +383,10 @@ def main() -> int:
             one = bench(name, title, **{"train.workers": workers, "train.precision": precision})
             count = random_kills(one, -(-arguments.kills // len(kinds)), source)
             broken += report(title, count, time.perf_counter() - began)
-        for title, work in (("operations", every_operation), ("power", power_losses)):
-            for name in names if getattr(arguments, title) else ():
-                began = time.perf_counter()
-                count = work(bench(name, f"{title} {name}", **SHORT), source, arguments.share)
-                broken += report(f"{title} {name}", count, time.perf_counter() - began)
+        for name in names if arguments.operations else ():
+            began = time.perf_counter()
+            count = every_operation(bench(name, f"operations {name}", **SHORT), source, arguments.share)
+            broken += report(f"operations {name}", count, time.perf_counter() - began)
     print("law Q holds" if not broken else f"law Q is broken in {broken} runs")
     return min(broken, 1)
 

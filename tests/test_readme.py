@@ -177,8 +177,18 @@ def test_settings_and_options_named_on_the_pages_exist():
         for quoted in re.findall(r"`([^`\n]+)`", text):
             for section, name in re.findall(r"\b(\w+)\.(\w+)=", quoted):
                 assert section not in sections or f"{section}.{name}" in known, f"{page.name}: {quoted}"
-            for option in re.findall(r"(?:^|\s)(--[a-z]+)", quoted):
+            for option in re.findall(r"(?:^|\s)(--[a-z]+)", "" if quoted.startswith("python ") else quoted):
                 assert option in options | {"--help"}, f"{page.name}: {quoted}"
+
+
+def test_scripts_named_on_the_pages_exist_and_know_their_options():
+    named = {
+        x for page in PAGES for x in re.findall(r"`python (benchmarks/\w+\.py[^`]*)`", page.read_text(encoding="utf-8"))
+    }
+    assert named
+    for script, *words in map(str.split, named):
+        text = (ROOT / script).read_text(encoding="utf-8")
+        assert all(f'"{word}"' in text for word in words if word.startswith("--")), script
 
 
 def test_the_readmes_tree_is_the_tree():

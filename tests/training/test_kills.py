@@ -1,4 +1,4 @@
-"""Law Q, by a sample of ``benchmarks/kills.py``, and twins that it must catch."""
+"""Law Q, by a sample of ``benchmarks/kills.py`` and ``benchmarks/power.py``, and twins that it must catch."""
 
 import random
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import kills
+import power
 from mapsto import disk, document, manifest
 from mapsto.tasks.watch import RunWatcher
 from mapsto.training.checkpoint import FILES, Checkpoint, Checkpoints
@@ -41,7 +42,7 @@ def test_every_way_to_fail_at_some_file_operations_loses_nothing(bench):
 
 
 def test_what_a_power_loss_leaves_resumes_to_the_same_bits(bench):
-    holds(kills.power_losses(bench("series"), random.Random(3), share=0.015))
+    holds(power.power_losses(bench("series"), random.Random(3), share=0.015))
 
 
 @pytest.mark.slow
@@ -51,7 +52,7 @@ def test_a_larger_share_of_all_operations_and_power_losses_loses_nothing(bench):
     holds(kills.every_operation(one, random.Random(4), share=0.05))
     for left in one.folder.iterdir():
         disk.remove(left)
-    holds(kills.power_losses(one, random.Random(5), share=0.05))
+    holds(power.power_losses(one, random.Random(5), share=0.05))
 
 
 # Twins
@@ -133,5 +134,5 @@ def manifests_first():
 
 @pytest.mark.parametrize("twin", [nothing_synced, manifests_first])
 def test_the_check_of_power_losses_catches(bench, twin):
-    found = kills.power_losses(bench("text", **{"train.steps": 4}), random.Random(0), share=0.1, twin=twin)
+    found = power.power_losses(bench("text", **{"train.steps": 4}), random.Random(0), share=0.1, twin=twin)
     assert found.broken
