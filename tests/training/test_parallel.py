@@ -36,6 +36,7 @@ def team(tmp_path):
         folder.mkdir(exist_ok=True)
         wires.append(ranks.Wires(size))
         settings = {"train.accumulate": 6, "train.timeout": 20.0, "train.steps": 8, "train.evaluate_every": 4}
+        settings |= {"train.lr": 0.003, "train.patience": 0}
         return ranks.Team(kills.Bench(TAGS, folder, settings | more), size, wires[-1])
 
     yield make

@@ -74,7 +74,7 @@ class Sinusoidal(Position):
             return items
         left = self.dim % (2 * places.shape[-1])
         waves = torch.nn.functional.pad(sinusoidal(places, self.dim - left, self.theta), (0, left))
-        return items + self.amplitude * waves.to(items.dtype)
+        return items + (self.amplitude * waves).to(items.dtype)
 
 
 class Learned(Position):
