@@ -41,11 +41,13 @@ from mapsto.tasks.build import build
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, override, read_config
 from mapsto.tasks.dataset import Measured
+from mapsto.tasks.pictures.curves import read_history
 from mapsto.tasks.pictures.gallery import Gallery
 from mapsto.tasks.run import Run, load
 from mapsto.tasks.runfolder import RunFolder
 from mapsto.tasks.train import train
 from mapsto.training.checkpoint import Checkpoints
+from mapsto.training.plan import Progress
 from markup import acts_in_card, acts_in_page, markup
 
 CLASSES = {**attacks.CLASSES, "markup": Class(markup, 2, ("shown",))}
@@ -167,7 +169,9 @@ def ask_resume(folder: Path, base: Base) -> str:
 
 def ask_checkpoint(folder: Path, base: Base) -> str:
     """Find the newest checkpoint."""
-    Checkpoints(folder / "checkpoints", {"run": base.id}).newest()
+    found = Checkpoints(folder / "checkpoints", {"run": base.id}).newest()
+    if found is not None:
+        Progress.of(found.state, found.step)
     return "found"
 
 
@@ -184,6 +188,7 @@ def ask_config(folder: Path, base: Base) -> str:
 def ask_report(folder: Path, base: Base) -> str:
     """Write the report's words."""
     run = base.run
+    read_history(folder / "metrics.jsonl")
     report.write(Run(folder, run.model, run.schema, run.config), folder / "report.html", drawn=Gallery([], [], None))
     return "written"
 

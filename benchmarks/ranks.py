@@ -259,7 +259,7 @@ def faults(folder: Path, count: int, size: int, source: random.Random, *, loud: 
     try:
         if wires.reason:
             print(f"{wires.reason}: nobody is cut off")
-        more = {"train.accumulate": 2 * size, "train.timeout": TIMEOUT}
+        more = {"train.accumulate": 2 * size, "train.timeout": TIMEOUT, "train.patience": 0, "train.lr": 0.003}
         team = Team(kills.Bench(kills.tasks()["tags"], folder, more), size, wires)
         codes = team.whole("reference")
         assert codes == [0] * size, (codes, team.errors("reference"))

@@ -351,3 +351,17 @@ def test_rows_in_memory_are_resumed_when_they_are_given_again(tmp_path):
     (run.folder / "result.json").unlink()
     with pytest.raises(ConfigError, match=r"the data have changed since runs/m began: rows\.train: 48 -> 40"):
         mapsto.fit(rows[:50], run="m", resume=True, quiet=True)
+
+
+def test_one_process_that_is_asked_to_stop_when_patience_has_ended_training_ends_all(team):
+    pair = team(2, **{"train.lr": 0.3, "train.patience": 1, "train.steps": 24, "train.evaluate_every": 4})
+    run = ended(pair, "usual")
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
+    assert last < 24
+
+    def late(rank):
+        if rank == 1:
+            ranks.strike("asked to end", 1, "evaluating", last // 4, pair.bench.folder / "mark")(rank)
+
+    assert pair.whole("late", late) == [143, 143]
+    assert kills.differing(kills.outcome(ended(pair, "late")), kills.outcome(run)) == []

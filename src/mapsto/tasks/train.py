@@ -255,7 +255,8 @@ def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:
             trainer.save()
     finally:
         watcher.end()
-    if received or trainer.stopping:
+    # One process may be asked to stop after the last step that all know of: all end, or none.
+    if trainer.stopping or any(trainer.world.share(b"stop" if received else b"")):
         step, steps = trainer.progress.step, trainer.plan.steps
         kept = f"stopped at step {step} of {steps}, saved"
         if trainer.checkpoints is not None and trainer.saved != step:
