@@ -354,7 +354,9 @@ def test_rows_in_memory_are_resumed_when_they_are_given_again(tmp_path):
 
 
 def test_one_process_that_is_asked_to_stop_when_patience_has_ended_training_ends_all(team):
-    pair = team(2, **{"train.lr": 0.3, "train.patience": 1, "train.steps": 24, "train.evaluate_every": 4})
+    pair = team(
+        2, **{"train.lr": 0.3, "train.patience": 1, "train.steps": 24, "train.evaluate_every": 4, "train.accumulate": 2}
+    )
     run = ended(pair, "usual")
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     assert last < 24

@@ -260,9 +260,8 @@ def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:
         step, steps = trainer.progress.step, trainer.plan.steps
         kept = f"stopped at step {step} of {steps}, saved"
         if trainer.checkpoints is not None and trainer.saved != step:
-            kept = (
-                f"stopped at step {step} of {steps}, not saved; the last checkpoint is of step {max(trainer.saved, 0)}"
-            )
+            last = f"the last checkpoint is of step {trainer.saved}" if trainer.saved >= 0 else "there is no checkpoint"
+            kept = f"stopped at step {step} of {steps}, not saved: {last}"
         raise Interrupted(f"{kept}.   Go on with --resume --run {folder.name}", (received or [signal.SIGTERM])[0])
 
 
