@@ -322,3 +322,42 @@ def test_a_column_may_be_called_target(tmp_path):
     data.write_text(data.read_text().replace("id,text,label,age", "id,target,label,age"))
     result = json.loads(mapsto("train", data, "--from", "target", "--to", "label", "--json", *QUICK)[0])
     assert mapsto("predict", result["run"], "a lovely film", "--json")[0]
+
+
+def test_an_interrupt_outside_of_training_ends_with_130(tmp_path, monkeypatch):
+    data = write_reviews(tmp_path / "reviews.csv")
+
+    def interrupted(*words):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mapsto.tasks.train.prepare", interrupted)
+    _, error = mapsto("train", data, "--from", "text", "--to", "label", code=130)
+    assert error == "error: interrupted\n"
+
+
+def test_a_part_without_rows_is_refused_before_the_first_step(tmp_path):
+    data = write_reviews(tmp_path / "reviews.csv")
+    words = ["train", data, "--from", "text", "--to", "label", *QUICK]
+    _, error = mapsto(*words, "data.shares=[0.9,0.1,0]", code=3)
+    assert "no rows for test.   Give data.shares" in error
+    assert not Path("runs").exists()
+
+
+def test_a_resumed_run_needs_its_weights_only_and_takes_no_other_settings(tmp_path):
+    data = write_reviews(tmp_path / "reviews.csv")
+    words = ["train", data, "--from", "text", "--to", "label", *QUICK]
+    mapsto(*words, "--run", "first")
+    mapsto(*words, "--run", "second", "--init", "runs/first")
+    Path("runs/first").rename("runs/moved")
+    Path("runs/second/result.json").unlink()
+    for more in (["--from", "text"], ["--seed", "0"], ["--group", "id"]):
+        _, error = mapsto("train", "--resume", "--run", "second", *more, code=2)
+        assert "--resume goes on as the run began" in error
+    assert "resumed at step" in mapsto("train", "--resume", "--run", "second")[0]
+
+
+def test_seed_0_overrules_the_seed_of_a_config(tmp_path):
+    data = write_reviews(tmp_path / "reviews.csv")
+    mapsto("train", data, "--from", "text", "--to", "label", "--run", "five", "--seed", "5", *QUICK)
+    mapsto("train", "runs/five/config.yaml", "--run", "zero", "--seed", "0")
+    assert "\nseed: 0 " in Path("runs/zero/config.yaml").read_text()

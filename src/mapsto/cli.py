@@ -91,7 +91,8 @@ def train(
     } | ({"seed": seed} if seed >= 0 else {})
     if resume:
         source, typed = _data(words)
-        if typed or any(v not in ("", 0) for v in settings.values()):
+        columns = any((from_, to, split, group, seed >= 0))
+        if typed or columns or any(v not in ("", 0) for v in settings.values()):
             raise ConfigError("--resume goes on as the run began: leave out the other settings, or start a new run")
         name = run or (default_name(source or demo) if source or demo else "")
         if not name:
@@ -286,7 +287,7 @@ def _config(
     config.data.targets = to or config.data.targets
     config.data.split = split or config.data.split
     config.data.group = group or config.data.group
-    pairs = [f"{k}={json.dumps(v)}" for k, v in settings.items() if v not in ("", 0)]
+    pairs = [f"{k}={json.dumps(v)}" for k, v in settings.items() if k == "seed" or v not in ("", 0)]
     config = override(config, [*pairs, *typed])
     return config, default_name(config.data.source)
 
@@ -313,7 +314,8 @@ def main() -> None:
     """Run a command; errors of the user's are one line, and their kind is the exit code."""
     debug = "--debug" in sys.argv
     try:
-        app(standalone_mode=False)
+        if app(standalone_mode=False) == 130:  # typer makes this of Ctrl-C
+            raise KeyboardInterrupt
     except MapstoError as error:
         _fail(str(error), error.code, debug)
     except KeyboardInterrupt:

@@ -106,7 +106,11 @@ def append(path: Path, data: bytes) -> None:
 
 def truncate(path: Path, size: int) -> None:
     """Cut a file to its first bytes."""
-    os.truncate(path, size)
+    handle = os.open(path, os.O_WRONLY | NOT_FOLLOWED)
+    try:
+        os.ftruncate(handle, size)
+    finally:
+        os.close(handle)
 
 
 def make(folder: Path) -> None:

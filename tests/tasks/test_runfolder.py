@@ -10,6 +10,7 @@ from mapsto import disk
 from mapsto.errors import ConfigError, ModelFileError, ResourceError
 from mapsto.tasks.config import Config, override
 from mapsto.tasks.runfolder import RunFolder, default_name
+from mapsto.training.journal import Journal
 
 FACTS = {"threads": 2, "versions": {"torch": "2.13.0"}, "device": "cpu", "data": {"rows": {"train": 8}}}
 
@@ -123,3 +124,28 @@ def test_the_usual_name_is_that_of_the_data():
     names = {"data/reviews.csv.gz": "reviews", "demo:peptides": "peptides", "a b/": "a-b", "": "run", "../../x": "x"}
     assert {source: default_name(source) for source in names} == names
     assert json.dumps(names)
+
+
+def test_what_a_user_keeps_in_a_run_folder_stays_and_a_refusal_lets_go_of_the_lock(path):
+    made(path)
+    (path / ".git").mkdir()
+    (path / ".notes.md").write_text("mine")
+    text = (path / "config.yaml").read_text()
+    (path / "config.yaml").write_text(text.replace("  steps: 5", "  steps: 7"))
+    with pytest.raises(ConfigError, match="changed since the run began"):
+        RunFolder.open(path)
+    (path / "config.yaml").write_text(text)
+    RunFolder.open(path).close()
+    assert (path / ".git").is_dir()
+    assert (path / ".notes.md").read_text() == "mine"
+
+
+def test_a_journal_that_is_a_link_is_not_cut(tmp_path):
+    precious = tmp_path / "precious"
+    precious.write_text("years of work")
+    (tmp_path / "metrics.jsonl").symlink_to(precious)
+    with pytest.raises(ModelFileError, match=r"metrics\.jsonl is a link"):
+        Journal(tmp_path / "metrics.jsonl").cut(0)
+    with pytest.raises(OSError, match="symbolic links"):
+        disk.truncate(tmp_path / "metrics.jsonl", 0)
+    assert precious.read_text() == "years of work"

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -65,8 +66,7 @@ def test_the_check_of_metrics_catches_a_mean_over_processes(tmp_path, monkeypatc
 
     inner = World.share
     monkeypatch.setattr(World, "share", mine_only)
-    with pytest.raises((AssertionError, IndexError)):
-        assert ranks.metrics(tmp_path / "runs") <= 1e-12
+    assert ranks.metrics(tmp_path / "runs") > 1e-12
 
 
 def gradients(to):
@@ -163,6 +163,13 @@ def test_a_run_resumed_by_another_number_of_processes_goes_on_in_the_same_order(
 def test_the_faults_of_one_process_end_all_and_the_run_goes_on_to_the_same_bits(tmp_path, size):
     wrong = ranks.faults(tmp_path / "runs", 4, size, random.Random(5))
     assert not wrong
+
+
+def test_the_check_of_faults_catches_a_loss_that_is_not_told_from_other_errors(tmp_path, monkeypatch):
+    monkeypatch.setattr(World, "guard", lambda self: nullcontext())
+    monkeypatch.setattr(ranks, "FAULTS", ("killed",))
+    wrong = ranks.faults(tmp_path / "runs", 1, 2, random.Random(1))
+    assert any("exit codes" in line for line in wrong)
 
 
 def test_what_is_not_finite_in_one_process_changes_nothing_in_any(team):

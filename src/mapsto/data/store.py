@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.data.fault import fault
-from mapsto.errors import ResourceError
+from mapsto.errors import DataError, ResourceError
 from mapsto.ragged import Ragged, Rows
 
 __all__ = ["Store", "build", "cache_folder", "cached", "open_store"]
@@ -274,5 +274,10 @@ def cache_folder(fingerprint: str, settings: Mapping[str, Any]) -> Path:
 
 
 def cached(folder: Path, rows: Callable[[], Iterable[Mapping[str, NDArray]]]) -> Store:
-    """The store at a folder, built if it is not there."""
-    return open_store(folder) if folder.exists() else build(folder, rows())
+    """The store at a folder, built if it is not there or damaged."""
+    if folder.exists():
+        try:
+            return open_store(folder)
+        except DataError:  # it is only a cache
+            shutil.rmtree(folder, ignore_errors=True)
+    return build(folder, rows())

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -117,7 +117,7 @@ def prepare(
     place = prepared.place(sources, [part for _, part in parts], config)
     if schema is None and measured is None and (found := prepared.recall(place)):
         config.data.split = found["split_column"]
-        if found["store"].is_dir():
+        with suppress(DataError):  # the store is damaged or gone: it is built again below
             return Dataset(**found["dataset"], store=open_store(found["store"]), sources=sources)
     table = parts[0][0]
     known, summaries = resolve(config.data, table, describe)
@@ -165,8 +165,8 @@ def _names_files(schema: Schema, table: Table) -> bool:
     images = [column for field in schema.inputs if field.kind == "image" for column, _ in field.columns]
     if not images or isinstance(table, Folder):
         return False
-    cells = next(iter(table.chunks(images))).columns
-    return any(isinstance(cell, str) for column in cells.values() for cell in column)
+    chunks = table.chunks(images)
+    return any(isinstance(cell, str) for chunk in chunks for column in chunk.columns.values() for cell in column)
 
 
 def _odd(schema: Schema, summaries: Mapping[str, Summary], table: Table, config: Config) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import errno
+import glob
 import json
 import os
 import platform
@@ -27,6 +28,7 @@ except ImportError:  # without it (Windows) nothing keeps two processes out of o
 __all__ = ["RunFolder", "default_name"]
 
 STALE = 60.0  # seconds
+LEFT = re.compile(r"\.(?:result\.json|model)\.[0-9]+")
 
 EXACT = {  # what two runs must share to give the same bits, and how to call it
     "versions.torch": "torch",
@@ -106,21 +108,28 @@ class RunFolder:
             raise ConfigError(f"there is no run {path} to resume.   Runs: {', '.join(there) or 'none'}")
         try:
             lock = locked(path)
-            for left in path.glob(".*"):  # of writes that were killed
-                if left.name != ".lock":
-                    disk.remove(left)
         except OSError as error:
             raise disk.full(path, error) from None
-        config = read_config(path / "config.yaml")
-        environment = disk.read_json(path / "environment.json")
-        if not isinstance(environment, dict) or not isinstance(environment.get("run"), str):
-            raise ModelFileError(f"{path / 'environment.json'} is of another version of mapsto")
-        changed = list(differences(environment.get("config", {}), config.model_dump()))
-        if changed:
-            raise ConfigError(
-                f"{path / 'config.yaml'} was changed since the run began: {told(changed)}.   "
-                f"Change it back, or start anew with mapsto train {path / 'config.yaml'}"
-            )
+        try:
+            config = read_config(path / "config.yaml")
+            environment = disk.read_json(path / "environment.json")
+            if not isinstance(environment, dict) or not isinstance(environment.get("run"), str):
+                raise ModelFileError(f"{path / 'environment.json'} is of another version of mapsto")
+            changed = list(differences(environment.get("config", {}), config.model_dump()))
+            if changed:
+                raise ConfigError(
+                    f"{path / 'config.yaml'} was changed since the run began: {told(changed)}.   "
+                    f"Change it back, or start anew with mapsto train {path / 'config.yaml'}"
+                )
+            for left in path.iterdir():  # of writes that were killed
+                if LEFT.fullmatch(left.name):
+                    disk.remove(left)
+        except OSError as error:
+            os.close(lock)
+            raise disk.full(path, error) from None
+        except BaseException:
+            os.close(lock)
+            raise
         return cls(path, config, environment, lock)
 
     @property
@@ -192,7 +201,7 @@ def moved(aside: Path, path: Path) -> bool:
 
 def sweep(path: Path) -> None:
     """Remove what was left where a run of this name was being made and the process was killed."""
-    for left in path.parent.glob(f".{path.name}.*.????????"):
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.????????"):
         with contextlib.suppress(OSError, ConfigError):
             if time.time() - left.stat().st_mtime > STALE:
                 os.close(locked(left))  # nobody is at work in it
@@ -207,6 +216,8 @@ def locked(folder: Path) -> int:
             os.close(handle)
             raise OSError(errno.EINVAL, "a pipe or device")
     except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC):
+            raise
         raise ConfigError(f"{folder / '.lock'} cannot be locked ({error.strerror or error}).   Remove it") from None
     try:
         if fcntl is not None:

@@ -1,5 +1,6 @@
 """The verb ``train``: from rows to a finished run folder."""
 
+import json
 import os
 import signal
 import time
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto import disk, document
-from mapsto.errors import MapstoError, ModelFileError
+from mapsto.errors import ConfigError, DataError, MapstoError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
 from mapsto.process import release_memory, set_products
@@ -75,20 +76,40 @@ def train(
     """
     path = root / (name or default_name(config.data.source))
     place: RunFolder | None = None
-    with nullcontext(world) if world is not None else joined(config.train.timeout) as here:
-        if not here.first:
-            console = Console(quiet=True)
+    known = read_config(path / "config.yaml") if resume and (path / "config.yaml").is_file() else config
+    with nullcontext(world) if world is not None else joined(known.train.timeout) as here:
+        console = (console or Console(stderr=True)) if here.first else Console(quiet=True)
+        begun = False
         try:
-            if resume and here.first:
-                place = RunFolder.open(path)
             if resume:
-                config = read_config(path / "config.yaml")
-                if (path / "result.json").is_file():
-                    return _finished(path, console or Console(stderr=True))
-            return _Job(config, path, here, console or Console(stderr=True), tuned or {}).run(source, place)
+                place, found = _opened(path, here)
+                if found["finished"]:
+                    return _finished(path, console)
+                config, begun = Config.model_validate(found["config"]), found["begun"]
+            return _Job(config, path, here, console, tuned or {}).run(source, place, resumed=resume, begun=begun)
         finally:
             if place is not None:
                 place.close()
+
+
+def _opened(path: Path, world: World) -> tuple[RunFolder | None, dict[str, Any]]:
+    """What the first process finds in a run folder, for all of them; its mistakes are everybody's."""
+    place, found = None, dict[str, Any]()
+    if world.first:
+        try:
+            place = RunFolder.open(path)
+            begun = any((path / "checkpoints").glob("step-*"))
+            found = {"config": place.config.model_dump(), "finished": place.finished, "begun": begun}
+        except MapstoError as error:
+            if world.size == 1:
+                raise
+            found = {"error": str(error), "code": error.code}
+    found = json.loads(world.share(json.dumps(found).encode(), starting=True)[0])
+    if "error" in found:
+        refused = MapstoError(found["error"])
+        refused.code = found["code"]
+        raise refused
+    return place, found
 
 
 def _finished(path: Path, console: Console) -> tuple[Run, dict[str, Any]]:
@@ -106,19 +127,33 @@ class _Job:
         self.tuned = tuned
         self.began = time.perf_counter()
 
-    def run(self, source: Any, place: RunFolder | None) -> tuple[Run, dict[str, Any]]:
-        """Prepare, train, measure, leave."""
-        world, resumed = self.world, place is not None
-        config = self.config
-        if place is not None:
-            self._as_before(place)
-        elif config.threads:
-            torch.set_num_threads(config.threads)
+    def run(self, source: Any, place: RunFolder | None, *, resumed: bool, begun: bool) -> tuple[Run, dict[str, Any]]:
+        """Prepare, train, measure, leave.
+
+        Args:
+            source: rows in memory, or None.
+            place: the folder of a run that goes on; only the first process has it.
+            resumed: whether a run goes on.
+            begun: whether it has a checkpoint.
+        """
+        world, config = self.world, self.config
+        self._settle_process(place)
         where = device(config.device, world.local if world.size > 1 else None)
         dataset = prepare(config, source)
+        lacking = [part for part, rows in dataset.split.counts.items() if not rows]
+        if lacking:
+            raise DataError(
+                f"no rows for {' and '.join(lacking)}.   Give data.shares such as [0.8, 0.1, 0.1], or more rows"
+            )
         config = settle(config, dataset, world)
+        if config.time and not config.train.steps and config.train.shard:
+            raise ConfigError("time cannot be tried out on a sharded model.   Give --epochs or train.steps")
+        facts = dataset.facts()
+        known = {**environment(self.tuned), "device": str(where), "processes": world.size, "data": facts}
+        alike = {"config": config.model_dump(), "data": facts, "versions": known["versions"]}
+        world.agree(document.dump(alike), "settings, data or versions", starting=True)
         model = build(dataset.schema, dataset.measured, config.model, seed=config.seed).to(where)
-        if config.init:
+        if config.init and not begun:
             _start_from(model, Path(config.init))
         feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
         bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
@@ -126,10 +161,6 @@ class _Job:
             config = timed(config, model, feeds, bfloat16, world)
         plan = make_plan(config, feeds["train"], bfloat16)
         config.train.steps = plan.steps
-        facts = dataset.facts()
-        known = {**environment(self.tuned), "device": str(where), "processes": world.size, "data": facts}
-        alike = {"config": config.model_dump(), "data": facts, "versions": known["versions"]}
-        world.agree(document.dump(alike), "settings, data or versions", starting=True)
         own = place
         try:
             if place is not None:
@@ -151,7 +182,7 @@ class _Job:
             check = partial(_validate, model, feeds["val"], world)
             trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world, shard=config.train.shard)
             if resumed or world.size > 1:
-                self._take_up(trainer, watcher, own if resumed else None, known)
+                self._take_up(trainer, watcher, place, known)
             if not trainer.progress.step:
                 for line in describe_map(dataset, config, model, plan.steps, feeds["train"], where, bfloat16, folder):
                     watcher.say(line)
@@ -166,13 +197,15 @@ class _Job:
             if own is not None and own is not place:
                 own.close()
 
-    def _as_before(self, place: RunFolder) -> None:
-        """Threads and products of the run's first start: they are part of its bits."""
-        was = place.environment
-        if isinstance(was.get("threads"), int) and 0 < was["threads"] <= 1024:
-            torch.set_num_threads(was["threads"])
-        products = was.get("process", {}).get("products")
-        if products and products != self.tuned.get("products"):
+    def _settle_process(self, place: RunFolder | None) -> None:
+        """Threads and matrix products are part of a run's bits: those of its start, in all processes."""
+        was = {} if place is None else place.environment
+        threads = was.get("threads") or self.config.threads or torch.get_num_threads()
+        products = was.get("process", {}).get("products") or self.tuned.get("products", "default")
+        threads, products = json.loads(self.world.share(json.dumps([threads, products]).encode(), starting=True)[0])
+        if isinstance(threads, int) and 0 < threads <= 1024:
+            torch.set_num_threads(threads)
+        if products != self.tuned.get("products"):
             self.tuned = {**self.tuned, "products": set_products(products)}
 
     def _take_up(self, trainer: Trainer, watcher: RunWatcher, place: RunFolder | None, now: dict[str, Any]) -> None:

@@ -172,7 +172,10 @@ class RunWatcher:
 
     def _logged(self) -> str:
         path = self.journals["log.txt"].path
-        return path.read_text(encoding="utf-8") if path is not None and path.exists() else ""
+        try:
+            return "" if path is None else disk.read(path, 1 << 30).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
 
     def skipped(self, step: int, rows: list[int], cause: str) -> None:
         """A warning; the rows, by name, and what they were gathered to, are kept."""

@@ -1,8 +1,11 @@
 """Append-only files of a run, whose length on the disk is known at every checkpoint."""
 
+import os
+import stat
 from pathlib import Path
 
 from mapsto import disk
+from mapsto.errors import ModelFileError
 
 __all__ = ["Journal"]
 
@@ -53,10 +56,22 @@ class Journal:
         except OSError as error:
             raise disk.full(self.path, error, len(self.waiting)) from None
 
+    def _plain(self) -> int:
+        if self.path is None or not os.path.lexists(self.path):
+            return 0
+        found = os.lstat(self.path)
+        if not stat.S_ISREG(found.st_mode):
+            raise ModelFileError(f"{self.path} is a link or no plain file, and is not written")
+        return found.st_size
+
     def cut(self, size: int) -> int:
-        """Forget what was added after a checkpoint; gives the bytes that the checkpoint knew and that are not there."""
+        """Forget what was added after a checkpoint; gives the bytes that the checkpoint knew and that are not there.
+
+        Raises:
+            ModelFileError: a link or no plain file stands there.
+        """
         self.waiting = b""
-        found = self.path.stat().st_size if self.path is not None and self.path.exists() else 0
+        found = self._plain()
         if self.path is not None and found > size:
             disk.truncate(self.path, size)
             disk.sync(self.path)

@@ -114,6 +114,7 @@ class Trainer:
         self.progress = Progress()
         self.clock = Clock(plan.seed)
         set_clock(model, self.clock)
+        self.world.sharded = shard and self.world.size > 1
         self.flat = Shards(model, self.world) if shard and self.world.size > 1 else Flat(model, self.world)
         weights = self.flat.weights
         self.average = weights.clone() if plan.average else None
