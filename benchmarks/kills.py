@@ -103,6 +103,14 @@ def tasks() -> dict[str, Task]:
     }
 
 
+def fork() -> int:
+    """Fork; the child must not use what threads of torch the parent may have."""
+    sys.stdout.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python's, about those threads
+        return os.fork()
+
+
 @dataclass
 class Bench:
     """A place to run one task in, again and again.
@@ -119,10 +127,7 @@ class Bench:
 
     def attempt(self, name: str, twin: Twin | None = None) -> int:
         """Fork, and start or resume a run in the child; gives its process number."""
-        sys.stdout.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch: the child uses none of them
-            child = os.fork()
+        child = fork()
         if child:
             return child
         code = 70

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -131,9 +130,7 @@ class Team:
         return [self._fork(name, rank, port, resume, twin) for rank in range(self.size)]
 
     def _fork(self, name: str, rank: int, port: int, resume: bool, twin: Twin | None) -> int:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of torch: the child uses none of them
-            child = os.fork()
+        child = kills.fork()
         if child:
             return child
         code = 70

@@ -18,16 +18,6 @@ from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, data):
-        path = tmp_path / name
-        path.write_bytes(data if isinstance(data, bytes) else data.encode())
-        return path
-
-    return write
-
-
 def rows(table):
     return {name: table.column(name) for name in table.columns}
 

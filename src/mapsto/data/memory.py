@@ -24,7 +24,7 @@ from mapsto.data.fault import fault
 from mapsto.data.source import Chunk, Table
 from mapsto.errors import ResourceError
 
-__all__ = ["Arrays", "Memory", "digest_columns"]
+__all__ = ["Arrays", "Memory", "digest_columns", "free_memory"]
 
 ROWS = 4096
 PARTS = {"train": "train", "val": "val", "valid": "val", "test": "test"}
@@ -292,6 +292,12 @@ def check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def free_memory() -> int:
+    """Bytes of memory that can be had without swapping; very many where the system does not tell."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):

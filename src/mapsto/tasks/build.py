@@ -9,6 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 from mapsto import disk, document, kinds, manifest
 from mapsto.data.fault import plain
+from mapsto.data.memory import free_memory
 from mapsto.errors import ConfigError, ModelFileError, ResourceError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.initial import initialise
@@ -86,19 +87,6 @@ def _affordable(needed: int, what: str, cure: str) -> None:
     free = free_memory()
     if needed > 0.8 * free:
         raise ResourceError(f"{what} needs {needed / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.   {cure}")
-
-
-def free_memory() -> int:
-    """Bytes of memory that can be had without swapping; very many where the system does not tell."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return 1 << 62
 
 
 def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
