@@ -211,7 +211,7 @@ FASHION = {
     "train.lr": 2e-3,
     "train.batch_tokens": 3136,
     "train.average": 0.998,
-    "time": "540s",
+    "time": "480s",
 }
 IMDB = {
     "data.shares": [0.76, 0.04, 0.2],

@@ -5,6 +5,7 @@ user's file is ever imported from elsewhere.
 """
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from typing import Any
@@ -41,22 +42,42 @@ def class_name(folder: str, kind: str) -> str:
 
 
 def make(folder: str, text: str) -> Any:
-    """Make a kind from ``kind`` or ``kind:number``, as typed on a command line: ``window:256``.
+    """Make a kind as it is typed on a command line: ``kind``, ``window:256``, ``favor:256,feature=relu``.
 
-    The number becomes the first argument of the constructor.
+    What stands after the colon goes to the constructor: a first value without a name, then any by name. Values are
+    whole numbers, numbers, ``true``, ``false`` or words.
+
+    Raises:
+        ConfigError: no such kind, or settings it does not take; says which it takes.
     """
-    kind, _, setting = text.partition(":")
+    kind, _, rest = text.partition(":")
     cls = find(folder, kind)
-    if not setting:
-        return cls()
+    taken = list(inspect.signature(cls).parameters)
+    given: dict[str, Any] = {}
+    for place, part in enumerate(rest.split(",") if rest else []):
+        name, equals, value = part.partition("=")
+        if not equals:
+            name, value = taken[0] if taken else "", part
+        if name not in taken or name in given or (place and not equals):
+            known = ", ".join(f"{n}=" for n in taken) or "none"
+            raise ConfigError(f'{folder}: "{text}": "{part}" is no setting of {kind}, which takes {known}')
+        given[name] = _value(value)
     try:
-        value: int | float = int(setting) if setting.lstrip("-").isdigit() else float(setting)
-    except ValueError:
-        raise ConfigError(f'{folder}: "{text}": "{setting}" is not a number. Write {kind}:NUMBER') from None
-    try:
-        return cls(value)
+        return cls(**given)
     except TypeError:
-        raise ConfigError(f'{folder}: "{kind}" takes no setting, got "{text}". Write {kind}') from None
+        known = ", ".join(f"{n}=" for n in taken)
+        raise ConfigError(f'{folder}: "{text}": expected values of {known} such as {kind}:256') from None
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
 
 
 def lazy(folder: str) -> Callable[[str], Any]:

@@ -12,7 +12,7 @@ from mapsto.inputs.image import ImageInput, read_image
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.inputs.series import SeriesInput
 from mapsto.inputs.vector import VectorInput
-from mapsto.nn.dropout import set_clock
+from mapsto.noise import set_clock
 from mapsto.ragged import Ragged
 from mapsto.stream import Clock
 from mapsto.vocabulary import Bytes, Subwords, Words

@@ -443,7 +443,7 @@ def test_a_run_saved_and_restored_midway_is_the_uninterrupted_one(until, tmp_pat
 def test_the_check_of_resume_catches_noise_that_is_not_the_steps(tmp_path, monkeypatch):
     """The twin: dropout that draws on from where the process is, not from the step."""
     generator = torch.Generator().manual_seed(0)
-    monkeypatch.setattr("mapsto.nn.dropout.stream", lambda *a, **k: generator)
+    monkeypatch.setattr("mapsto.noise.stream", lambda *a, **k: generator)
     with pytest.raises(AssertionError):
         test_a_run_saved_and_restored_midway_is_the_uninterrupted_one(5, tmp_path)
 

@@ -127,5 +127,34 @@ class Attention(nn.Module, ABC):
         places = torch.eye(keys, dtype=q.dtype, device=q.device).expand(*k.shape[:3], keys)
         return self(q, k, places, **seen)
 
+    def reference(
+        self,
+        q: Float[Tensor, "B H L K"],
+        k: Float[Tensor, "B H M K"],
+        v: Float[Tensor, "B H M V"],
+        *,
+        seen: Bool[Tensor, "B H L M"],
+        extra: Float[Tensor, "B H L M"],
+        valid: Bool[Tensor, "B M"],
+    ) -> Float[Tensor, "B H L V"]:
+        """What the kind means, written out over all L × M pairs: what the laws compare :meth:`forward` with.
+
+        By default out_l = Σ_m W_lm s_lm v_m / Σ_m W_lm s_lm, every step rounded to the type of v, where W are
+        :meth:`weights` in float64 when nothing is hidden, and s is 1 or 0 for what may be seen times e^extra. A kind
+        whose weights depend on what is hidden (a band of ranks, a choice) overrides it.
+
+        Args:
+            q: queries.
+            k: keys.
+            v: values.
+            seen: which keys the arguments of :meth:`forward` let a query see; the kind's own band is its own affair.
+            extra: what is added to the logits, in float64: bias, and the decays between key and query.
+            valid: which keys exist, for ranks.
+        """
+        weights = (self.weights(q.double(), k.double()) * extra.exp() * seen).to(v.dtype)
+        total = weights.sum(-1, keepdim=True)
+        out: Tensor = (weights / total.where(total != 0, 1.0)) @ v
+        return out
+
 
 __getattr__ = kinds.lazy("attention")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from mapsto.collection import Collection
 from mapsto.errors import ConfigError, DataError
 from mapsto.inputs import Input
-from mapsto.nn.dropout import Random
+from mapsto.noise import Random
 from mapsto.picture import read_image
 from mapsto.ragged import Ragged, Rows
 
@@ -160,8 +160,11 @@ class ImageInput(Input):
         kind = next(self.parameters()).dtype
         x = batch["pixels"].permute(0, 3, 1, 2).to(kind) / (65535 if self.wide else 255)
         mean, scale = (torch.tensor(v, device=x.device, dtype=kind)[:, None, None] for v in (self.mean, self.scale))
+        full = (
+            len(size) > 0 and not torch.compiler.is_compiling() and bool((size == size.new_tensor(x.shape[2:])).all())
+        )
         inside = _inside(size, x.shape[2], x.shape[3])
-        x = ((x - mean) / scale).masked_fill(~inside, 0)
+        x = ((x - mean) / scale) if full else ((x - mean) / scale).masked_fill(~inside, 0)
         x = self.augment(x, size, inside)
         if self.stem == "patches":
             p = self.patch
@@ -172,28 +175,35 @@ class ImageInput(Input):
             size = (size + p - 1) // p
         else:
             x = x.contiguous(memory_format=torch.channels_last)  # the norms over channels then need no copy
-            x, size = self._layer(x, size, self.first, self.first_norm, pool=self.patch == 4)
-            x, size = self._layer(x, size, self.second, self.second_norm, pool=True)
+            x, size = self._layer(x, size, self.first, self.first_norm, pool=self.patch == 4, full=full)
+            x, size = self._layer(x, size, self.second, self.second_norm, pool=True, full=full)
             height, width = x.shape[2:]
             items = x.permute(0, 2, 3, 1)
         valid = _inside(size, height, width).flatten(1)
         row = torch.arange(height, device=x.device, dtype=torch.float32)
         column = torch.arange(width, device=x.device, dtype=torch.float32)
         places = torch.cartesian_prod(row, column).reshape(1, height * width, 2).expand(size.shape[0], -1, -1)
-        same = x.shape[0] > 0 and not torch.compiler.is_compiling() and bool(valid.all())
-        return Collection.build(items.flatten(1, 2), valid, places, compact=not same)
+        return Collection.build(items.flatten(1, 2), valid, places, compact=not full)
 
     def _layer(
-        self, x: Float[Tensor, "B C h w"], size: Tensor, convolution: nn.Conv2d, norm: nn.LayerNorm, *, pool: bool
+        self,
+        x: Float[Tensor, "B C h w"],
+        size: Tensor,
+        convolution: nn.Conv2d,
+        norm: nn.LayerNorm,
+        *,
+        pool: bool,
+        full: bool,
     ) -> tuple[Tensor, Tensor]:
+        """Convolution, maximum over 2 × 2, norm over the channels, GELU; what lies outside a picture is zeros."""
         x = convolution(x)
+        if pool:  # before the norm, which then has a quarter of the work
+            if not full:
+                x = x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), torch.finfo(x.dtype).min)
+            x = F.max_pool2d(x, 2, ceil_mode=True)
+            size = (size + 1) // 2
         x = F.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
-        outside = ~_inside(size, x.shape[2], x.shape[3])
-        if not pool:
-            return x.masked_fill(outside, 0), size
-        x = F.max_pool2d(x.masked_fill(outside, torch.finfo(x.dtype).min), 2, ceil_mode=True)
-        size = (size + 1) // 2
-        return x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), 0), size
+        return x if full else x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), 0), size
 
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
         """Patches of each picture."""

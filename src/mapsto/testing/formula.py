@@ -37,10 +37,9 @@ def visible(seen: Seen, batch: int, heads: int, length: int) -> Bool[Tensor, "B 
 def formula(
     layer: Attention, q: Float[Tensor, "B H L K"], k: Float[Tensor, "B H L K"], v: Float[Tensor, "B H L V"], **seen: Any
 ) -> Float[Tensor, "B H L V"]:
-    """Out_l = Σ_m W_lm s_lm v_m / Σ_m W_lm s_lm, every step rounded to the type of v.
+    """The kind's own :meth:`~mapsto.attention.Attention.reference`, told what the contract lets each query see.
 
-    W are the weights when nothing is hidden, by the layer in float64. s is 1 or 0 for what may be seen, times e^bias,
-    times the product of the decays from m + 1 to l. Logits are rounded as if W were e^(q·k/√K).
+    Logits are rounded to the type of q as if they were q·k/√K, so that a type's unavoidable error is in it.
     """
     batch, heads, length, width = q.shape
     logits = q @ k.transpose(-1, -2) / width**0.5
@@ -50,12 +49,9 @@ def formula(
         decay = seen["decay"].double()
         fade = (decay.masked_fill(~seen["valid"][:, None], 0) if "valid" in seen else decay).cumsum(-1)
         logits = logits + (fade[..., None] - fade[..., None, :]).tril().to(v.dtype)
-    q, k = q.double(), k.double()
-    change = (logits.double() - q @ k.transpose(-1, -2) / width**0.5).exp()
-    weights = (layer.weights(q, k) * change * visible(seen, batch, heads, length)).to(v.dtype)
-    total = weights.sum(-1, keepdim=True)
-    out: Tensor = (weights / total.where(total != 0, 1.0)) @ v
-    return out
+    extra = logits.double() - q.double() @ k.double().transpose(-1, -2) / width**0.5
+    valid = seen.get("valid", torch.ones(batch, length, dtype=torch.bool))
+    return layer.reference(q, k, v, seen=visible(seen, batch, heads, length), extra=extra, valid=valid)
 
 
 def both(

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from mapsto.collection import Collection, join
 from mapsto.models.mapper import Batch, Mapper
-from mapsto.nn.dropout import Random
 from mapsto.nn.position import NoPosition
 from mapsto.nn.transformer import Encoder
+from mapsto.noise import Random
 from mapsto.outputs import Theta
 from mapsto.stream import Clock, stream
 from mapsto.testing.batch import apply, fill, padded, pick, stretch, widen

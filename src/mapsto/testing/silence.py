@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from mapsto.nn.dropout import Random
+from mapsto.noise import Random
 from mapsto.stream import Clock
 
 __all__ = ["at", "silent"]

@@ -16,7 +16,7 @@ from torch import nn
 
 from mapsto.errors import NonFiniteError, ResourceError
 from mapsto.models.mapper import Batch, Mapper
-from mapsto.nn.dropout import set_clock
+from mapsto.noise import set_clock
 from mapsto.stream import Clock
 from mapsto.training.adamw import AdamW
 from mapsto.training.ahead import Ahead
