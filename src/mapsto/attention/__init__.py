@@ -44,6 +44,12 @@ class Attention(nn.Module, ABC):
         """The constructor's arguments, to make the same kind again."""
         return {}
 
+    def renew(self, seed: int, layer: int, step: int) -> None:
+        """Called before each training step: draw anew what a kind draws from time to time.
+
+        A pure function of its arguments, so that ranks and resumed runs cannot differ. Nothing is drawn in eval.
+        """
+
     def refuse(self, **given: Any) -> None:
         """Say no to what was given and cannot be honoured.
 

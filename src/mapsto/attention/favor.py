@@ -80,6 +80,7 @@ class FavorAttention(Attention):
             if not isinstance(value, int) or not least <= value < 1 << 24:
                 raise ConfigError(f"attention.{name}={value}: expected a whole number from {least}")
         self.features, self.feature, self.coupling, self.redraw, self.seed = features, feature, coupling, redraw, seed
+        self._turn = -1
         self.omega: Tensor | None
         self.register_buffer("omega", None)
 
@@ -103,6 +104,12 @@ class FavorAttention(Attention):
         if not omega.is_meta:
             omega.copy_(self._drawn(key, stream))
         return bound
+
+    def renew(self, seed: int, layer: int, step: int) -> None:
+        """Other features every ``redraw`` steps."""
+        if self.redraw and step // self.redraw != self._turn:
+            self._turn = step // self.redraw
+            self.reset(stream(seed, "redraw", layer, self._turn))
 
     @torch.no_grad()
     def reset(self, stream: torch.Generator) -> None:
