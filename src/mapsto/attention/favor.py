@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError, did_you_mean
-from mapsto.functional.attention import check
+from mapsto.functional.attention import check_sizes
 from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step
 from mapsto.functional.feature import (
     COUPLINGS,
@@ -169,7 +169,7 @@ class FavorAttention(Attention):
             ConfigError: what it cannot honour, or sizes that do not belong together.
         """
         self.refuse(allowed=allowed, bias=bias)
-        check(q, k, v, causal or segment is not None, causal, decay)
+        check_sizes(q, k, v, causal or segment is not None, causal, decay)
         if segment is not None and not causal:
             raise ConfigError("favor attention honours segment with causal=True only.   Pack the collection instead")
 
