@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mapsto import kinds
+from mapsto.cache import Cache
 
 __all__ = ["Attention", "Bias", "State"]
 
@@ -28,6 +29,9 @@ class State(ABC):
     @abstractmethod
     def select(self, rows: Int[Tensor, " R"]) -> Self:
         """The state of some rows, in a new order (beams)."""
+
+
+State.register(Cache)
 
 
 class Attention(nn.Module, ABC):
