@@ -10,10 +10,10 @@ from torch.nn.functional import pad
 from mapsto.attention.hard import HardAttention
 from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.attention.window import WindowAttention
-from mapsto.cache import Cache
 from mapsto.errors import ConfigError
 from mapsto.functional.attention import attend
 from mapsto.functional.band import attend_band
+from mapsto.functional.cache import Cache
 from mapsto.testing import (
     LawError,
     check_attention,

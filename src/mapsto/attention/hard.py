@@ -7,8 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mapsto.attention import Attention, Bias
-from mapsto.cache import Cache
 from mapsto.errors import ConfigError, did_you_mean
+from mapsto.functional.cache import Cache
 from mapsto.functional.choice import Noise, choose
 from mapsto.noise import Gumbel
 

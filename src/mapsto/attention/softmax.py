@@ -6,9 +6,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mapsto.attention import Attention, Bias
-from mapsto.cache import Cache
 from mapsto.errors import ConfigError
 from mapsto.functional.attention import attend
+from mapsto.functional.cache import Cache
 
 __all__ = ["SoftmaxAttention"]
 

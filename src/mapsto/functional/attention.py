@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from mapsto.errors import ConfigError
 from mapsto.functional.block import Visible, blockwise
 
-__all__ = ["attend", "check_sizes", "softargmax"]
+__all__ = ["HUGE", "attend", "check_sizes", "softargmax"]
 
 HUGE = 1e18
 """A query beyond this may overflow when multiplied by a key."""

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from mapsto.errors import ConfigError
+from mapsto.functional.state import State
 
 __all__ = ["Cache"]
 
@@ -17,7 +18,7 @@ Bias = Callable[[slice, slice], Tensor]
 
 
 @dataclass(frozen=True)
-class Cache:
+class Cache(State):
     """What the kinds of attention that look back at every key remember between steps.
 
     Attributes:
