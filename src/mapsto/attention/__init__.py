@@ -13,21 +13,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mapsto import kinds
+from mapsto.errors import ConfigError
+from mapsto.functional.state import State
 
 __all__ = ["Attention", "Bias", "State"]
 
 Bias = Callable[[slice, slice], Tensor]
 """``bias(queries, keys)`` gives the (B|1, H|1, l, m) block to add to the logits of those ranks."""
-
-
-class State(ABC):
-    """What a kind remembers between steps: a frozen pytree whose tensors have the batch first."""
-
-    length: Int[Tensor, " B"]
-
-    @abstractmethod
-    def select(self, rows: Int[Tensor, " R"]) -> Self:
-        """The state of some rows, in a new order (beams)."""
 
 
 class Attention(nn.Module, ABC):
@@ -40,9 +32,12 @@ class Attention(nn.Module, ABC):
     Attributes:
         honours: which of ``allowed``, ``bias``, ``decay``, ``segment`` the kind can honour. What it cannot is refused
             when a layer is built, never dropped.
+        self_only: why the kind answers only queries that are its keys' own items, and refuses cross-attention and
+            :meth:`read`; empty if it can do both.
     """
 
     honours: ClassVar[frozenset[str]] = frozenset()
+    self_only: ClassVar[str] = ""
 
     def bind(self, heads: int, key: int, stream: torch.Generator | None = None) -> Self:
         """A fresh module of this kind and these settings for a layer of ``heads`` heads with ``key``-wide keys."""
@@ -51,6 +46,23 @@ class Attention(nn.Module, ABC):
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments, to make the same kind again."""
         return {}
+
+    def renew(self, seed: int, layer: int, step: int) -> None:
+        """Called before each training step: draw anew what a kind draws from time to time.
+
+        A pure function of its arguments, so that ranks and resumed runs cannot differ. Nothing is drawn in eval.
+        """
+
+    def refuse(self, **given: Any) -> None:
+        """Say no to what was given and cannot be honoured.
+
+        Raises:
+            ConfigError: names it, and the kinds that honour it.
+        """
+        for name, value in given.items():
+            if value is not None and name not in self.honours:
+                kind = type(self).__name__.removesuffix("Attention").lower()
+                raise ConfigError(f"{kind} attention cannot honour {name}.   Use attention=softmax, which can")
 
     @abstractmethod
     def forward(

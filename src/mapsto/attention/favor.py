@@ -1,0 +1,267 @@
+"""Linear attention by random features of the softmax kernel: time and memory that grow with the length, not its square."""
+
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mapsto.attention import Attention, Bias
+from mapsto.errors import ConfigError, did_you_mean
+from mapsto.functional.attention import check_sizes
+from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step, linear_stream
+from mapsto.functional.feature import (
+    COUPLINGS,
+    KERNELS,
+    Exponential,
+    draw,
+    gaussian,
+    generalised,
+    optimal_shape,
+    relative_variance,
+    trigonometric,
+)
+from mapsto.functional.linear import guarded, linear_attend, normalised, through_features, wide
+from mapsto.stream import stream
+
+__all__ = ["FavorAttention"]
+
+EXPONENTIAL = ("optimal", "positive", "hyperbolic")
+SIGNED = {"trigonometric": trigonometric, "gaussian": gaussian}
+
+
+class FavorAttention(Attention):
+    """Out_l = Σ_m φ(q_l)·φ(k_m) v_m / Σ_m φ(q_l)·φ(k_m), where E[φ(q)·φ(k)] = exp(q·k/√K).
+
+    Time O((L + M) R (K + V)), memory O((L + M) R); a step costs O(R V), however much was written. It tends to softmax
+    attention as features grow, and is as good as norms are small: the relative variance of a weight is about
+    (exp(|q + k|²/√K) − 1)/R. Normalise queries and keys (``MultiheadAttention(normalise=True)``) to keep it so, and see
+    :meth:`variance`.
+
+    Nothing is added to keep denominators away from zero: seen by all, keys and queries meet in two softmaxes; causally,
+    the size of each key is a logarithm beside its features, relative to the largest so far.
+
+    Args:
+        features: how many ω are drawn.
+        feature: ``optimal`` (positive features of least variance for |q+k|²/√K near √K), ``positive``, ``hyperbolic``;
+            ``relu`` and ``softplus`` are kernels of their own; ``trigonometric`` and ``gaussian`` have normalisers that
+            cross zero, and are not for a model.
+        coupling: ``orthogonal`` rows, ``iid``, or ``regularised``.
+        redraw: in training, draw the features anew every so many steps; 0 never does.
+        seed: of the features of a kind that is asked without having been bound to a layer.
+
+    Reference: Choromanski et al., Rethinking attention with Performers, 2021; Likhosherstov et al., Chefs' Random Tables,
+    2022.
+    """
+
+    honours: ClassVar[frozenset[str]] = frozenset({"decay", "segment"})
+
+    def __init__(
+        self,
+        features: int = 256,
+        *,
+        feature: str = "optimal",
+        coupling: str = "orthogonal",
+        redraw: int = 0,
+        seed: int = 0,
+    ):
+        super().__init__()
+        known = (*EXPONENTIAL, *KERNELS, *SIGNED)
+        if feature not in known:
+            raise ConfigError(
+                f'attention.feature: "{feature}" is not one of {", ".join(known)}.{did_you_mean(str(feature), known)}'
+            )
+        if coupling not in COUPLINGS:
+            raise ConfigError(
+                f'attention.coupling: "{coupling}" is not one of {", ".join(COUPLINGS)}.'
+                f"{did_you_mean(str(coupling), COUPLINGS)}"
+            )
+        for name, value, least in (("features", features, 1), ("redraw", redraw, 0)):
+            if not isinstance(value, int) or not least <= value < 1 << 24:
+                raise ConfigError(f"attention.{name}={value}: expected a whole number from {least}")
+        self.features, self.feature, self.coupling, self.redraw, self.seed = features, feature, coupling, redraw, seed
+        self._turn = -1
+        self.omega: Tensor | None
+        self.register_buffer("omega", None)
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments."""
+        return {n: getattr(self, n) for n in ("features", "feature", "coupling", "redraw", "seed")}
+
+    def bind(self, heads: int, key: int, stream: torch.Generator | None = None) -> "FavorAttention":
+        """A fresh module with features of its own, which all heads of the layer share.
+
+        Raises:
+            ConfigError: features whose normaliser crosses zero.
+        """
+        if self.feature in SIGNED:
+            raise ConfigError(
+                f"attention.feature={self.feature}: its normaliser crosses zero, so a model cannot learn with it.   "
+                "Use optimal, positive or hyperbolic"
+            )
+        bound = FavorAttention(**self.settings())
+        bound.omega = omega = torch.empty(self.features, key)
+        if not omega.is_meta:
+            omega.copy_(self._drawn(key, stream))
+        return bound
+
+    def renew(self, seed: int, layer: int, step: int) -> None:
+        """Other features every ``redraw`` steps."""
+        if self.redraw and step // self.redraw != self._turn:
+            self._turn = step // self.redraw
+            self.reset(stream(seed, "redraw", layer, self._turn))
+
+    @torch.no_grad()
+    def reset(self, stream: torch.Generator) -> None:
+        """Draw the features anew."""
+        if self.omega is not None:
+            self.omega.copy_(self._drawn(self.omega.shape[1], stream))
+
+    def _drawn(self, key: int, source: torch.Generator | None) -> Float[Tensor, "R K"]:
+        source = stream(self.seed, "features", key) if source is None else source
+        return draw(self.features, key, source, coupling=self.coupling)
+
+    def _rows(self, q: Tensor) -> Float[Tensor, "R K"]:
+        rows = self._drawn(q.shape[-1], None) if self.omega is None else self.omega
+        return rows.to(q.device, wide(q.dtype))
+
+    def _exponential(self, q: Tensor) -> Exponential | None:
+        """The features as logarithms, if they are exponentials."""
+        if self.feature not in EXPONENTIAL:
+            return None
+        omega, width = self._rows(q), q.shape[-1]
+        if self.feature == "hyperbolic":
+            made = Exponential.hyperbolic(omega)
+        else:
+            made = Exponential.optimal(omega, self._shape(width))
+        return made.scaled(width**-0.5)
+
+    def _shape(self, width: int) -> float:
+        return optimal_shape(width**0.5, width) if self.feature == "optimal" else 0.0
+
+    def _plain(self, x: Tensor) -> Tensor:
+        omega, x = self._rows(x), x * x.shape[-1] ** -0.25
+        return SIGNED[self.feature](x, omega) if self.feature in SIGNED else generalised(x, omega, kernel=self.feature)
+
+    def _mapped(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features of queries, up to a factor each; of keys, and the logarithm of what they are to be multiplied by."""
+        exponential = self._exponential(q)
+        if exponential is None:
+            return self._plain(q), self._plain(k), k.new_zeros(k.shape[:-1])
+        return torch.softmax(exponential.logits(q), -1), *normalised(k, exponential)
+
+    def forward(
+        self,
+        q: Float[Tensor, "B H L K"],
+        k: Float[Tensor, "B H M K"],
+        v: Float[Tensor, "B H M V"],
+        *,
+        valid: Bool[Tensor, "B M"] | None = None,
+        segment: Int[Tensor, "B M"] | None = None,
+        allowed: Bool[Tensor, "#B #H L M"] | None = None,
+        causal: bool = False,
+        bias: Bias | None = None,
+        decay: Float[Tensor, "B H M"] | None = None,
+    ) -> Float[Tensor, "B H L V"]:
+        """Answer every query. Segments only where causal: what is packed both ways is a ``Packed`` collection.
+
+        Raises:
+            ConfigError: what it cannot honour, or sizes that do not belong together.
+        """
+        self.refuse(allowed=allowed, bias=bias)
+        check_sizes(q, k, v, causal or segment is not None, causal, decay)
+        if segment is not None and not causal:
+            raise ConfigError("favor attention honours segment with causal=True only.   Pack the collection instead")
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+            exponential = self._exponential(q)
+            if not causal and exponential is not None:
+                return through_features(q, k, v, exponential, valid)
+            if not causal:
+                return linear_attend(*self._mapped(q, k)[:2], v, None, valid)
+            fade: Tensor | None = None
+            if decay is not None:
+                fade = decay.flatten(0, 1).double()
+                fade = (fade if valid is None else fade.masked_fill(~valid, 0)).cumsum(-1)
+
+            def mapped(at: slice) -> tuple[Tensor, Tensor, Tensor]:
+                f, g, log_weight = self._mapped(q[:, at], k[:, at])
+                return f, g, log_weight if fade is None else log_weight - fade[:, at]
+
+            if segment is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                return linear_stream(mapped, v, valid)
+            f, g, log_weight = mapped(slice(None))
+            if segment is None:
+                return linear_causal(f, g, v, log_weight, valid=valid)
+            exists = torch.ones_like(log_weight, dtype=torch.bool) if valid is None else valid
+            run, moved, back = in_runs(segment.repeat_interleave(heads, 0), f, g, v, log_weight, exists)
+            out = linear_causal(*moved[:4], valid=moved[4], run=run)
+            return out.gather(1, back.expand_as(out))
+
+        heads = q.shape[1]
+        return guarded(q, k, v, valid, answer)
+
+    def start(self, like: Tensor, capacity: int, *, batch: int, heads: int, key: int, value: int) -> LinearState:
+        """An empty state; its size does not depend on ``capacity``."""
+        count = self.features * (2 if self.feature in ("hyperbolic", *SIGNED) else 1)
+        return LinearState.start(like, batch, heads, count, value)
+
+    def write(
+        self,
+        k: Float[Tensor, "B H T K"],
+        v: Float[Tensor, "B H T V"],
+        state: LinearState,
+        *,
+        valid: Bool[Tensor, "B T"] | None = None,
+    ) -> LinearState:
+        """Write T places. Consumes the state."""
+        return self._go_on(k, k, v, state, valid)[1]
+
+    def step(
+        self,
+        q: Float[Tensor, "B H T K"],
+        k: Float[Tensor, "B H T K"],
+        v: Float[Tensor, "B H T V"],
+        state: LinearState,
+        *,
+        valid: Bool[Tensor, "B T"] | None = None,
+        bias: Bias | None = None,
+    ) -> tuple[Float[Tensor, "B H T V"], LinearState]:
+        """Write T new places and answer them from all that is written up to each."""
+        self.refuse(bias=bias)
+        return self._go_on(q, k, v, state, valid)
+
+    @torch.no_grad()
+    def _go_on(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, valid: Tensor | None
+    ) -> tuple[Tensor, LinearState]:
+        def answer(q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
+            f, g, log_weight = self._mapped(q, k)
+            out, top = linear_step(f, g, v, log_weight, state, valid=exists)
+            tops.append(top)
+            return out
+
+        tops: list[Tensor] = []
+        out = guarded(q, k, v, valid, answer)
+        written = k.shape[2] if valid is None else valid.sum(1)
+        return out, state.after(tops[0], written) if tops else state
+
+    def read(self, q: Float[Tensor, "B H L K"], state: LinearState) -> Float[Tensor, "B H L V"]:
+        """Answer queries from all that was written; writes nothing."""
+
+        def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+            return state.total.ask(self._mapped(q, k)[0])
+
+        nothing = q.new_zeros(*q.shape[:2], 1, 1)
+        return guarded(q, nothing.expand(-1, -1, -1, q.shape[3]), nothing, None, answer)
+
+    def variance(self, q: Float[Tensor, "... K"], k: Float[Tensor, "... K"]) -> Float[Tensor, "..."]:
+        """Log of the relative variance of each pair's weight that theory predicts: below 0 it can be trusted.
+
+        Reference: see :func:`mapsto.functional.feature.relative_variance`.
+        """
+        width = q.shape[-1]
+        norm = (q.double() + k.double()).square().sum(-1) * width**-0.5
+        return relative_variance(
+            norm, self.features, width, shape=self._shape(width), hyperbolic=self.feature == "hyperbolic"
+        )
