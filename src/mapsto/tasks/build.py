@@ -12,6 +12,7 @@ from mapsto.data.fault import plain
 from mapsto.data.memory import free_memory
 from mapsto.errors import ConfigError, ModelFileError, ResourceError
 from mapsto.models.mapper import Mapper
+from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
 from mapsto.nn.pool import pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
@@ -23,7 +24,7 @@ from mapsto.tasks.schema import Schema
 from mapsto.tasks.stored import FORMAT, read_stored
 from mapsto.vocabulary import Vocabulary, restore
 
-__all__ = ["build", "load_model", "parameters", "save_model"]
+__all__ = ["build", "load_model", "parameters", "save_model", "tensors"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LIMIT = 32 << 20  # bytes of a file that is no weights
@@ -59,7 +60,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
             hidden=config.hidden or None,
             activation=config.activation,
             dropout=config.dropout,
-            normalise=config.normalise,
+            normalise=bool(config.normalise),
         )
         reader: Reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
         names = ["the column target" if f.name == "target" else f.name for f in schema.inputs]  # a batch has a "target"
@@ -107,9 +108,34 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
     if name == "rotary":
         return Rotary()
     limits = [m["limit"] for m in measured.inputs if "limit" in m]
+    if name != "learned":
+        return _distance(name, [field.kind for field in schema.inputs], config, limits)
     if len(schema.inputs) != 1 or not limits or not limits[0]:
         raise ConfigError("model.position=learned needs one sequence or series with an input.limit")
     return Learned(config.dim, limits[0])
+
+
+def _distance(name: str, found: list[str], config: ModelConfig, limits: list[int]) -> Position:
+    if len(found) > 1:
+        raise ConfigError(
+            f"model.position={name}: items of several inputs ({', '.join(found)}) have no distance from each other.   "
+            "Use auto, sinusoidal or rotary"
+        )
+    if name == "alibi":
+        return ALiBi(config.heads)
+    if found == ["image"]:
+        raise ConfigError(
+            f"model.position={name} counts in one coordinate, and a picture has two.   Use auto, sinusoidal, rotary or alibi"
+        )
+    longest = min([128, *(limit for limit in limits if limit > 1)])
+    if name == "t5":
+        return T5(config.heads, longest=max(longest, 9))  # of 16 buckets a side, 8 are for the distances 0 to 7
+    return Relative(config.heads, config.dim // config.heads, longest=longest)
+
+
+def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All that a model is beside its settings, by name: what is learned, and what was drawn."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def parameters(model: torch.nn.Module) -> int:
@@ -156,7 +182,7 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
             "output": model.output.settings(),
             "model": config.model_dump(),
         }
-        disk.write_tensors(aside / WEIGHTS, dict(model.named_parameters()))
+        disk.write_tensors(aside / WEIGHTS, tensors(model))
         disk.write(aside / CONFIG, document.dump(content))
         read_stored(disk.read_json(aside / CONFIG))  # what could not be loaded again is not saved
         manifest.seal(aside, {}, sorted(f.name for f in aside.iterdir()))
@@ -231,7 +257,7 @@ def _value(value: Any, folder: Path) -> Any:
 
 
 def _fits(planned: Mapper, header: dict[str, disk.Entry], path: Path) -> None:
-    own = dict(planned.named_parameters())
+    own = tensors(planned)
     lacking, extra = sorted(own.keys() - header.keys()), sorted(header.keys() - own.keys())
     if lacking or extra:
         first = lacking[0] if lacking else extra[0]
@@ -247,8 +273,8 @@ def _fits(planned: Mapper, header: dict[str, disk.Entry], path: Path) -> None:
 
 
 @torch.no_grad()
-def _fill(model: Mapper, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    for name, p in model.named_parameters():
-        if not torch.isfinite(tensors[name]).all():
+def _fill(model: Mapper, found: dict[str, torch.Tensor], path: Path) -> None:
+    for name, p in tensors(model).items():
+        if not torch.isfinite(found[name]).all():
             raise ModelFileError(f"{path}: {name} holds numbers that are not finite")
-        p.copy_(tensors[name])
+        p.copy_(found[name])
