@@ -224,10 +224,11 @@ def picture(half: Found, whole: Found, by_scale: Row, path: Path) -> None:
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14, 4.2), layout="constrained")
     colours = {"trigonometric": "tab:grey", "positive": "tab:blue", "hyperbolic": "tab:green", "optimal": "tab:red"}
+    shades = {**colours, "hyperbolic reg": "tab:purple"}
 
     def lines(axes: Any, places: Sequence[float], some: list[Interval], line: str, name: str, label: str) -> None:
-        axes.plot(places, [i.median for i in some], line, color=colours[name], label=f"{name}, {label}")
-        axes.fill_between(places, [i.low for i in some], [i.high for i in some], color=colours[name], alpha=0.15, lw=0)
+        axes.plot(places, [i.median for i in some], line, color=shades[name], label=f"{name}, {label}")
+        axes.fill_between(places, [i.low for i in some], [i.high for i in some], color=shades[name], alpha=0.15, lw=0)
 
     for axes, found, title in ((left, half, "½N(0, 1)"), (middle, whole, "N(0, 1)")):
         for name in colours:
@@ -239,12 +240,12 @@ def picture(half: Found, whole: Found, by_scale: Row, path: Path) -> None:
     left.legend(fontsize=7, ncols=2)
     drawn = {label: scale for label, scale in SCALES.items() if scale is not None}
     places = list(drawn.values())
-    for name in ("positive", "hyperbolic", "optimal"):
+    for name in ("positive", "hyperbolic", "optimal", "hyperbolic reg"):
         for dim, line in ((16, ":"), (64, "-")):
             lines(right, places, [by_scale[label, dim, 256][name] for label in drawn], line, name, f"d = {dim}")
     right.axhline(1, color="black", lw=0.6)
     right.set(xscale="log", yscale="log", xlabel="s, where q, k ~ s N(0, 1)", xticks=places, xticklabels=list(drawn))
-    right.set(ylabel="error / mean square of the output", title="256 numbers an item, orthogonal rows")
+    right.set(ylabel="error / mean square of the output", title="256 numbers an item; reg: regularised rows")
     right.legend(fontsize=7)
     for axes in (left, middle, right):
         axes.minorticks_off()
