@@ -27,6 +27,7 @@ from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
@@ -179,7 +180,9 @@ class _Job:
             if own is not None:
                 facts = {k: known[k] for k in ("threads", "versions", "device")} | {"data": facts["fingerprint"]}
                 checkpoints = Checkpoints(folder / "checkpoints", {"run": own.environment["run"], **facts})
-            check = partial(_validate, model, feeds["val"], world)
+            check = partial(
+                _validate, model, feeds["val"], world, Doubt(model, feeds["val"], watcher, seed=config.seed)
+            )
             trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world, shard=config.train.shard)
             if resumed or world.size > 1:
                 self._take_up(trainer, watcher, place, known)
@@ -255,8 +258,9 @@ class _Job:
         return run, result
 
 
-def _validate(model: Mapper, val: StoreFeed, world: World) -> dict[str, float]:
+def _validate(model: Mapper, val: StoreFeed, world: World, doubt: Doubt) -> dict[str, float]:
     try:
+        doubt.check()
         return validation(model, val, world)
     finally:
         release_memory()
