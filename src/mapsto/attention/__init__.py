@@ -33,9 +33,12 @@ class Attention(nn.Module, ABC):
     Attributes:
         honours: which of ``allowed``, ``bias``, ``decay``, ``segment`` the kind can honour. What it cannot is refused
             when a layer is built, never dropped.
+        self_only: why the kind answers only queries that are its keys' own items, and refuses cross-attention and
+            :meth:`read`; empty if it can do both.
     """
 
     honours: ClassVar[frozenset[str]] = frozenset()
+    self_only: ClassVar[str] = ""
 
     def bind(self, heads: int, key: int, stream: torch.Generator | None = None) -> Self:
         """A fresh module of this kind and these settings for a layer of ``heads`` heads with ``key``-wide keys."""
@@ -44,6 +47,12 @@ class Attention(nn.Module, ABC):
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments, to make the same kind again."""
         return {}
+
+    def renew(self, seed: int, layer: int, step: int) -> None:
+        """Called before each training step: draw anew what a kind draws from time to time.
+
+        A pure function of its arguments, so that ranks and resumed runs cannot differ. Nothing is drawn in eval.
+        """
 
     def refuse(self, **given: Any) -> None:
         """Say no to what was given and cannot be honoured.

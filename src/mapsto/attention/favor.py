@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError, did_you_mean
-from mapsto.functional.attention import check
+from mapsto.functional.attention import check_sizes
 from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step
 from mapsto.functional.feature import (
     COUPLINGS,
@@ -82,6 +82,7 @@ class FavorAttention(Attention):
             if not isinstance(value, int) or not least <= value < 1 << 24:
                 raise ConfigError(f"attention.{name}={value}: expected a whole number from {least}")
         self.features, self.feature, self.coupling, self.redraw, self.seed = features, feature, coupling, redraw, seed
+        self._turn = -1
         self.omega: Tensor | None
         self.register_buffer("omega", None)
 
@@ -105,6 +106,12 @@ class FavorAttention(Attention):
         if not omega.is_meta:
             omega.copy_(self._drawn(key, stream))
         return bound
+
+    def renew(self, seed: int, layer: int, step: int) -> None:
+        """Other features every ``redraw`` steps."""
+        if self.redraw and step // self.redraw != self._turn:
+            self._turn = step // self.redraw
+            self.reset(stream(seed, "redraw", layer, self._turn))
 
     @torch.no_grad()
     def reset(self, stream: torch.Generator) -> None:
@@ -164,7 +171,7 @@ class FavorAttention(Attention):
             ConfigError: what it cannot honour, or sizes that do not belong together.
         """
         self.refuse(allowed=allowed, bias=bias)
-        check(q, k, v, causal or segment is not None, causal, decay)
+        check_sizes(q, k, v, causal or segment is not None, causal, decay)
         if segment is not None and not causal:
             raise ConfigError("favor attention honours segment with causal=True only.   Pack the collection instead")
 

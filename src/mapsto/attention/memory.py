@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError
-from mapsto.functional.attention import check
+from mapsto.functional.attention import check_sizes
 from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step
 from mapsto.functional.linear import guarded, linear_attend, wide
 
@@ -101,7 +101,7 @@ class MemoryAttention(Attention):
             ConfigError: what it cannot honour, or sizes that do not belong together.
         """
         self.refuse(allowed=allowed, bias=bias)
-        check(q, k, v, causal or segment is not None, causal, decay)
+        check_sizes(q, k, v, causal or segment is not None, causal, decay)
         if segment is not None and not causal:
             raise ConfigError("memory attention honours segment with causal=True only.   Pack the collection instead")
         heads = q.shape[1]

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from mapsto.errors import ConfigError
 from mapsto.functional.block import Visible, blockwise
 
-__all__ = ["HUGE", "attend", "check", "softargmax"]
+__all__ = ["HUGE", "attend", "check_sizes", "softargmax"]
 
 HUGE = 1e18
 """A query beyond this may overflow when multiplied by a key."""
@@ -81,7 +81,7 @@ def attend(
     Raises:
         ConfigError: sizes that do not belong together.
     """
-    check(q, k, v, causal or segment is not None, causal, decay)
+    check_sizes(q, k, v, causal or segment is not None, causal, decay)
     if beta is None:
         beta = 1 / math.sqrt(q.shape[-1])
     if valid is not None and decay is not None:
@@ -106,11 +106,19 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> T
     return way(q, k, v, visible, beta).to(kind)
 
 
-def check(q: Tensor, k: Tensor, v: Tensor, square: bool, causal: bool, decay: Tensor | None) -> None:
-    """Refuse sizes that do not belong together.
+def check_sizes(q: Tensor, k: Tensor, v: Tensor, square: bool, causal: bool, decay: Tensor | None) -> None:
+    """Refuse queries, keys and values that do not belong together.
+
+    Args:
+        q: queries.
+        k: keys.
+        v: values.
+        square: whether there must be as many queries as keys.
+        causal: whether attention is causal.
+        decay: log of the forgetting, causal only.
 
     Raises:
-        ConfigError: says which.
+        ConfigError: says which sizes they have, and which are expected.
     """
 
     def shape(x: Tensor) -> str:

@@ -5,6 +5,7 @@ Each map takes ω rows drawn by :func:`draw`. For the softmax kernel exp(xᵀy),
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,8 @@ __all__ = [
 
 COUPLINGS = ("orthogonal", "iid", "regularised")
 
-KERNELS = {"relu": F.relu, "softplus": F.softplus}
+KERNELS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
+"""Functions f of generalised kernels."""
 
 
 def draw(features: int, dim: int, source: torch.Generator, *, coupling: str = "orthogonal") -> Float[Tensor, "R K"]:

@@ -23,7 +23,7 @@ from mapsto.tasks.schema import Schema
 from mapsto.tasks.stored import FORMAT, read_stored
 from mapsto.vocabulary import Vocabulary, restore
 
-__all__ = ["build", "load_model", "parameters", "save_model"]
+__all__ = ["build", "load_model", "parameters", "save_model", "tensors"]
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LIMIT = 32 << 20  # bytes of a file that is no weights
@@ -59,7 +59,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
             hidden=config.hidden or None,
             activation=config.activation,
             dropout=config.dropout,
-            normalise=config.normalise,
+            normalise=bool(config.normalise),
         )
         reader: Reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
         names = ["the column target" if f.name == "target" else f.name for f in schema.inputs]  # a batch has a "target"
@@ -112,6 +112,11 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
     return Learned(config.dim, limits[0])
 
 
+def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All that a model is beside its settings, by name: what is learned, and what was drawn."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 def parameters(model: torch.nn.Module) -> int:
     """How many numbers are learned."""
     return sum(p.numel() for p in model.parameters())
@@ -156,7 +161,7 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
             "output": model.output.settings(),
             "model": config.model_dump(),
         }
-        disk.write_tensors(aside / WEIGHTS, dict(model.named_parameters()))
+        disk.write_tensors(aside / WEIGHTS, tensors(model))
         disk.write(aside / CONFIG, document.dump(content))
         read_stored(disk.read_json(aside / CONFIG))  # what could not be loaded again is not saved
         manifest.seal(aside, {}, sorted(f.name for f in aside.iterdir()))
@@ -231,7 +236,7 @@ def _value(value: Any, folder: Path) -> Any:
 
 
 def _fits(planned: Mapper, header: dict[str, disk.Entry], path: Path) -> None:
-    own = dict(planned.named_parameters())
+    own = tensors(planned)
     lacking, extra = sorted(own.keys() - header.keys()), sorted(header.keys() - own.keys())
     if lacking or extra:
         first = lacking[0] if lacking else extra[0]
@@ -247,8 +252,8 @@ def _fits(planned: Mapper, header: dict[str, disk.Entry], path: Path) -> None:
 
 
 @torch.no_grad()
-def _fill(model: Mapper, tensors: dict[str, torch.Tensor], path: Path) -> None:
-    for name, p in model.named_parameters():
-        if not torch.isfinite(tensors[name]).all():
+def _fill(model: Mapper, found: dict[str, torch.Tensor], path: Path) -> None:
+    for name, p in tensors(model).items():
+        if not torch.isfinite(found[name]).all():
             raise ModelFileError(f"{path}: {name} holds numbers that are not finite")
-        p.copy_(tensors[name])
+        p.copy_(found[name])

@@ -95,7 +95,7 @@ class ModelConfig(Section):
     dim: int = Field(0, description="width of an item; 0: by --size", ge=0, le=1 << 16)
     depth: int = Field(0, description="encoder blocks; 0: by --size", ge=0, le=1000)
     heads: int = Field(0, description="heads of each attention; 0: by --size", ge=0, le=1 << 12)
-    attention: str = Field("softmax", description="how heads mix values: softmax")
+    attention: str = Field("softmax", description="how heads mix values: softmax, hard, window:256, favor:256, memory")
     position: Literal["auto", "sinusoidal", "learned", "rotary", "none"] = Field(
         "auto", description="how places are told: auto (sinusoidal, none for sets), sinusoidal, learned, rotary, none"
     )
@@ -105,7 +105,9 @@ class ModelConfig(Section):
     norm: Literal["pre", "post"] = Field("pre", description="place of the norms: pre, post")
     hidden: int = Field(0, description="width inside the feed-forward; 0: four times dim", ge=0, le=1 << 20)
     activation: Literal["gelu", "relu", "silu", "tanh"] = Field("gelu", description="gelu, relu, silu, tanh")
-    normalise: bool = Field(False, description="normalise queries and keys, with a learned temperature")
+    normalise: bool | None = Field(
+        None, description="normalise queries and keys, with a learned temperature; null: with favor attention"
+    )
     dropout: float = Field(0.1, description="share of numbers dropped in training", ge=0, lt=1)
     masking: float = Field(0.0, description="share of items hidden in training", ge=0, lt=1)
     sigma: Literal["shared", "datum"] = Field(

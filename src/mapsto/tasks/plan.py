@@ -36,6 +36,8 @@ def settle(config: Config, dataset: Dataset, world: World | None = None) -> Conf
     for name in ("dim", "depth", "heads"):
         if not getattr(config.model, name):
             setattr(config.model, name, int(size[name]))
+    if config.model.normalise is None:
+        config.model.normalise = config.model.attention.partition(":")[0] == "favor"
     if not config.train.lr:
         config.train.lr = float(size["lr"])
     if not config.train.accumulate:

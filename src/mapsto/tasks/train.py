@@ -21,7 +21,7 @@ from mapsto.errors import ConfigError, DataError, MapstoError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
 from mapsto.process import release_memory, set_products
-from mapsto.tasks.build import build, load_model, save_model
+from mapsto.tasks.build import build, load_model, save_model, tensors
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import prepare
@@ -273,7 +273,7 @@ def _metric(model: Mapper) -> str:
 
 def _start_from(model: Mapper, path: Path) -> None:
     other, _, _ = load_model(path / "model")
-    own, theirs = dict(model.named_parameters()), dict(other.named_parameters())
+    own, theirs = tensors(model), tensors(other)
     fits = [n for n, p in own.items() if n in theirs and theirs[n].shape == p.shape]
     if not fits:
         raise ModelFileError(

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from mapsto.attention import Attention
+from mapsto.errors import MapstoError
 from mapsto.testing.subject import N, Subject, alibi
 from mapsto.testing.trial import TYPES, prefix
 from mapsto.testing.verdict import Report, tolerance
@@ -33,7 +34,7 @@ def law_step(subject: Subject, report: Report, chunk: int) -> None:
                     _whole(subject, report, dtype, bias, cut)
                     _ragged(subject, report, dtype, bias, cut)
             _beams(subject, report, dtype)
-            _memory(subject, report, dtype)
+            (_refusal if subject.make().self_only else _memory)(subject, report, dtype)
 
 
 def _cuts(chunk: int) -> list[list[int]]:
@@ -111,6 +112,18 @@ def _beams(subject: Subject, report: Report, dtype: torch.dtype) -> None:
             keep = [*range(lengths[b]), 7, 8]
             alone = layer(*(t[b : b + 1, :, keep] for t in (q, k, v)), causal=True)
             case.agree(out[row], alone[0, :, -2:], tolerance(dtype), f"row {row}")
+
+
+def _refusal(subject: Subject, report: Report, dtype: torch.dtype) -> None:
+    with report.case("T", "a kind for self-attention only refuses another's queries", str(dtype)[6:]) as case:
+        layer, (q, k, v) = subject.layer(dtype), subject.qkv(3, 5, N, dtype=dtype)
+        state = layer.write(k, v, _start(layer, q, v, N))
+        for name, ask in {"forward": lambda: layer(q, k, v), "read": lambda: layer.read(q, state)}.items():
+            try:
+                ask()
+                case.that(False, f"{name} answers")
+            except MapstoError:
+                pass
 
 
 def _memory(subject: Subject, report: Report, dtype: torch.dtype) -> None:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from mapsto.attention import Attention
 from mapsto.errors import NonFiniteError, ResourceError
 from mapsto.models.mapper import Batch, Mapper
 from mapsto.noise import set_clock
@@ -114,6 +115,7 @@ class Trainer:
         self.progress = Progress()
         self.clock = Clock(plan.seed)
         set_clock(model, self.clock)
+        self.attentions = [module for module in model.modules() if isinstance(module, Attention)]
         self.world.sharded = shard and self.world.size > 1
         self.flat = Shards(model, self.world) if shard and self.world.size > 1 else Flat(model, self.world)
         weights = self.flat.weights
@@ -172,7 +174,7 @@ class Trainer:
         progress, plan = self.progress, self.plan
         if not self.model.training:  # it visits every module: 20 to 80 µs
             self.model.train()
-        self.clock.step = progress.step
+        self._renew(progress.step)
         batches = self._gather(group) if batches is None else batches
         sums = []
         with self.world.guard():
@@ -204,6 +206,12 @@ class Trainer:
         progress.loss += total
         progress.count += count
         return total / count
+
+    def _renew(self, step: int) -> None:
+        """Be at a step, of which all that is random is a function."""
+        self.clock.step = step
+        for layer, attention in enumerate(self.attentions):
+            attention.renew(self.plan.seed, layer, step)
 
     def _gather(self, group: Sequence[NDArray[np.int64]]) -> list[tuple[int, Batch]]:
         return [(part, self.feed.batch(group[part % len(group)])) for part in self.world.turns(len(group))]
@@ -311,6 +319,8 @@ class Trainer:
         best = self.best_weights if self.best_weights is not None else self.average
         if best is not None:
             self.flat.weights.copy_(best)
+        if self.best_weights is not None:
+            self._renew(self.progress.best_step - 1)
         self.flat.put()
         self.model.eval()
 
@@ -320,6 +330,8 @@ class Trainer:
         whole, own = self.flat.full(self.flat.weights), dict(model.named_parameters())
         for name, tensor in whole.items():
             own[name].copy_(tensor)
+        for buffer, mine in zip(model.buffers(), self.model.buffers(), strict=True):
+            buffer.copy_(mine)
 
     def _wish(self, step: int) -> int:
         """Whether to save after a step: 2 in any case, 1 if there is an evaluation, 0 not.
@@ -347,6 +359,7 @@ class Trainer:
                 held = weights if part == "weights" else optim
                 held |= {f"{name}.{n}": v for n, v in self.flat.full(vector).items()}
         optim["step"] = self.optimiser.count
+        weights |= {f"drawn.{n}": b for n, b in self.model.named_buffers()}
         if self.checkpoints is not None:
             try:
                 state = {"progress": asdict(self.progress), "files": self.watcher.positions()}
@@ -389,6 +402,10 @@ class Trainer:
                 held = None if found is None else found.weights if part == "weights" else found.optim
                 prefix = f"{name}."
                 self.flat.load(vector, held and {n[len(prefix) :]: t for n, t in held.items() if n.startswith(prefix)})
+        for name, buffer in self.model.named_buffers():
+            if found is not None:
+                buffer.copy_(check(f"drawn.{name}", found.weights, buffer))
+            self.world.spread(buffer)
         self.world.spread(self.optimiser.count)
         self.flat.put()
         self.saved = self._tried = self.progress.step
