@@ -1,5 +1,6 @@
 """The verb ``check``: read everything, train nothing; or hold a trained model to the laws."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.honesty import listed
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle
 from mapsto.tasks.run import load
@@ -152,7 +154,8 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
     """Hold a run's model to the laws, on its own rows.
 
     Returns:
-        ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``.
+        ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``, and ``"attention"`` if it is favor: how
+        far each head is to be trusted.
     """
     from mapsto.testing import check_model
 
@@ -168,4 +171,7 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
     laws = [
         {"law": v.law, "statement": v.statement, "passed": v.passed, "worst": v.worst, "note": v.note} for v in verdicts
     ]
-    return {"run": str(folder), "laws": laws}
+    judged = run.trust(test)
+    for line in listed(judged):
+        console.print(Text(line), soft_wrap=True)
+    return {"run": str(folder), "laws": laws} | ({"attention": [asdict(one) for one in judged]} if judged else {})

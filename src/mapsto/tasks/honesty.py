@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from mapsto.stream import stream, stream_numpy
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.watch import RunWatcher
 
-__all__ = ["MEASURED", "PREDICTED", "Doubt", "Trust", "cures", "listed", "place", "rows", "some", "trust"]
+__all__ = ["MEASURED", "PREDICTED", "Doubt", "Trust", "cures", "listed", "place", "some", "trust"]
 
 PREDICTED = 1.0
 """The relative variance of a weight, in the middle of all pairs, beyond which theory says that it is noise."""
@@ -225,11 +225,6 @@ def cures(model: Mapper, worst: Trust) -> list[str]:
         others = [f"{n}={v}" for n, v in kind.settings().items() if n != "features" and v != usual[n]]
         found.append(f"model.attention={','.join([f'favor:{count}', *others])}")
     return [*found, "model.attention=softmax"]
-
-
-def rows(found: Sequence[Trust]) -> list[dict[str, Any]]:
-    """For JSON."""
-    return [asdict(one) for one in found]
 
 
 def listed(found: Sequence[Trust]) -> list[str]:
