@@ -11,6 +11,7 @@ from mapsto import kinds
 from mapsto.collection import Collection, Edges, Packed
 from mapsto.likelihoods.gaussian import GaussianLikelihood
 from mapsto.models.mapper import Mapper
+from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
 from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.pool import POOLS, pool
@@ -201,11 +202,15 @@ POSITIONS = {
     "sinusoidal": lambda: Sinusoidal(DIM),
     "rotary": Rotary,
     "learned": lambda: Learned(DIM, 600),
+    "alibi": lambda: ALiBi(2),
+    "t5": lambda: T5(2, buckets=8, longest=20),
+    "relative": lambda: Relative(2, DIM // 2, longest=5),
 }
 # Every pool with every input, every placement and position; together they are too many to try all combinations.
 PLANS = [
     *((kind, name, PreNorm, "none" if kind == "vector" else "sinusoidal") for kind in INPUTS for name in POOLS),
     *((kind, "attention", PostNorm, "rotary") for kind in INPUTS),
+    *(("sequence", "class", PreNorm, position) for position in ("alibi", "t5", "relative")),
     *((kind, "mean", norm, position) for kind in INPUTS for norm in (PreNorm, PostNorm) for position in POSITIONS),
 ]
 
@@ -213,6 +218,8 @@ PLANS = [
 def possible(kind, position):
     if position == "learned":
         return kind == "sequence"  # ranks in one coordinate
+    if position in ("t5", "relative"):
+        return kind in ("sequence", "series")  # one coordinate
     return kind != "vector" or position in (
         "none",
         "rotary",
@@ -272,6 +279,12 @@ def test_a_model_compiles_and_exports():
 @pytest.mark.parametrize(("kind", "reader"), [("series", "class"), ("vector", "mean"), ("image", "mean")])
 def test_models_of_every_input_compile_and_export(kind, reader):
     model, batch = make({"x": (kind, 0)}, "vector", pool(reader, DIM, 2), position=Rotary())
+    require(check_model(model, batch, laws="G"))
+
+
+@pytest.mark.parametrize("position", ["alibi", "t5", "relative"])
+def test_a_model_whose_logits_know_distances_compiles_and_exports(position):
+    model, batch = make({"x": ("sequence", 0)}, "vector", pool("mean", DIM, 2), position=POSITIONS[position]())
     require(check_model(model, batch, laws="G"))
 
 

@@ -222,7 +222,16 @@ def test_every_pooling_learns(pool):
     assert found["accuracy"] > max(0.85, plain["accuracy"] + 0.1)
 
 
-@pytest.mark.parametrize(("position", "norm"), [("sinusoidal", "post"), ("learned", "pre"), ("rotary", "pre")])
+@pytest.mark.parametrize(
+    ("position", "norm"),
+    [
+        ("sinusoidal", "post"),
+        ("learned", "pre"),
+        ("rotary", "pre"),
+        ("t5", "pre"),
+        ("relative", "pre"),
+    ],
+)
 def test_every_position_tells_the_order(position, norm):
     rows = [{"code": s, "label": "up" if s.index("a") < s.index("b") else "down"} for s in _orders()]
     _, found, plain = learn(

@@ -181,14 +181,14 @@ def test_features_are_in_the_state_dict_and_layers_have_their_own():
 @pytest.mark.parametrize("feature", ["trigonometric", "gaussian"])
 def test_features_whose_normaliser_crosses_zero_are_for_figures_only(feature):
     assert FavorAttention(64, feature=feature)(*qkv()).shape == (2, 2, 150, 8)
-    with pytest.raises(ConfigError, match="crosses zero.*Use optimal, positive or hyperbolic"):
+    with pytest.raises(ConfigError, match=r"crosses zero.*Use optimal, positive or hyperbolic"):
         MultiheadAttention(16, 2, attention=FavorAttention(64, feature=feature))
 
 
 def test_settings_are_read_as_they_are_typed():
     made = kinds.make("attention", "favor:64,feature=relu,redraw=100")
     assert made.settings() == {"features": 64, "feature": "relu", "coupling": "orthogonal", "redraw": 100, "seed": 0}
-    with pytest.raises(ConfigError, match="Did you mean .relu"):
+    with pytest.raises(ConfigError, match=r"Did you mean .relu"):
         kinds.make("attention", "favor:64,feature=rleu")
     with pytest.raises(ConfigError, match="takes features=, feature=, coupling=, redraw=, seed="):
         kinds.make("attention", "favor:64,faetures=relu")

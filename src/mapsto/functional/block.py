@@ -113,7 +113,7 @@ def _clean(x: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def _of(block: Tensor, batch: slice) -> Tensor:
-    return block[batch] if len(block) > 1 else block
+    return block[batch] if block.shape[0] > 1 else block  # not len, which export takes for a constant
 
 
 def _tiles(size: torch.Size, count: int, visible: Visible) -> Iterator[tuple[slice, slice, slice]]:

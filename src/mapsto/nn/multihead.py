@@ -118,7 +118,7 @@ class MultiheadAttention(nn.Module):
         bias: Bias | None = None
         if position is not None and x.places is not None and memory.places is not None:
             q, k = position.rotate(q, x.places), position.rotate(k, memory.places)
-            bias = position.between(x.places, memory.places)
+            bias = position.between(x, memory, q)
         answer = self.attention(q, k, v, valid=memory.valid, bias=bias, **seen)
         return answer.transpose(1, 2).flatten(2)
 

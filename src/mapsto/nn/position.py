@@ -1,16 +1,17 @@
 """How a model is told where its items are: objects with three optional hooks, used by encoders and decoders only.
 
-``add`` once at the entrance, ``rotate`` on queries and keys, ``bias`` on the logits. A set has no places, and none of
-the hooks does anything to it.
+``add`` once at the entrance, ``rotate`` on queries and keys, ``bias`` on the logits (its kinds are in
+:mod:`mapsto.nn.distance`). A set has no places, and none of the hooks does anything to it.
 """
 
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from mapsto.attention import Bias
+from mapsto.collection import Collection
 from mapsto.errors import ConfigError
 from mapsto.functional.position import rotate, sinusoidal
 
@@ -29,22 +30,96 @@ class Position(nn.Module):
         return x
 
     def bias(
-        self, places_q: Float[Tensor, "B l P"], places_k: Float[Tensor, "B m P"]
+        self,
+        places_q: Float[Tensor, "#B l P"],
+        places_k: Float[Tensor, "#B m P"],
+        q: Float[Tensor, "B H l K"],
     ) -> Float[Tensor, "#B H l m"] | None:
-        """What to add to the logits of these queries and keys. Called block by block."""
+        """What to add to the logits of these queries and keys. Called block by block.
+
+        Args:
+            places_q: where the queries are; for all rows at once, if they are at the same places.
+            places_k: where the keys are, likewise.
+            q: the queries themselves, turned and normalised as attention sees them.
+        """
         return None
 
-    def between(self, places_q: Float[Tensor, "B L P"] | None, places_k: Float[Tensor, "B M P"] | None) -> Bias | None:
-        """The bias of all queries and keys as attention asks for it: by ranks; None if this kind has none."""
-        if places_q is None or places_k is None or type(self).bias is Position.bias:
-            return None
+    @property
+    def biased(self) -> bool:
+        """Whether this kind has a bias, which attention must then honour."""
+        return type(self).bias is not Position.bias
 
-        def block(queries: slice, keys: slice) -> Tensor:
-            bias = self.bias(places_q[:, queries], places_k[:, keys])
+    def fit(self, dim: int, heads: int) -> None:
+        """Told for what it will be used, when a stack is built.
+
+        Raises:
+            ConfigError: it is for a model of another size.
+        """
+
+    def between(
+        self, queries: Collection, keys: Collection, q: Float[Tensor, "B H L K"], *, first: int | Int[Tensor, " B"] = 0
+    ) -> Bias | None:
+        """The bias of all queries and keys as attention asks for it: by ranks; None if this kind has none.
+
+        Args:
+            queries: who asks: their places, and which exist.
+            keys: who is asked. In steps, all that the cache will hold.
+            q: the queries themselves.
+            first: the rank of each row's first query: in steps, how many places were written before.
+        """
+        places_q, places_k = queries.places, keys.places
+        if places_q is None or places_k is None or not self.biased:
+            return None
+        if isinstance(first, Tensor):
+            return self._apart(places_q, places_k, q, first)
+        ranks = _ranked(queries, keys, first)
+
+        def block(rows: slice, columns: slice) -> Tensor:
+            own = slice(rows.start - first, rows.stop - first)
+            if ranks:
+                return self.along(q[:, :, own], rows, columns)
+            bias = self.bias(places_q[:, own], places_k[:, columns], q[:, :, own])
             assert bias is not None
             return bias
 
         return block
+
+    def along(self, q: Float[Tensor, "B H l K"], rows: slice, columns: slice) -> Float[Tensor, "#B #H l m"]:
+        """:meth:`bias` where all places are ranks, these ones: a kind may know a cheaper way. One block is for all rows."""
+        places_q, places_k = (
+            torch.arange(part.start, part.stop, device=q.device, dtype=torch.float32)[None, :, None]
+            for part in (rows, columns)
+        )
+        bias = self.bias(places_q, places_k, q)
+        assert bias is not None
+        return bias
+
+    def _apart(self, places_q: Tensor, places_k: Tensor, q: Tensor, first: Tensor) -> Bias:
+        """Rows that stand at different ranks; a rank that is none of a row's queries gets the nearest one's bias."""
+
+        def block(rows: slice, columns: slice) -> Tensor:
+            rank = torch.arange(rows.start, rows.stop, device=q.device)
+            own = (rank - first[:, None]).clamp(0, q.shape[2] - 1)
+            row = torch.arange(len(own), device=q.device)[:, None]
+            bias = self.bias(places_q[row, own], places_k[:, columns], q[row, :, own].transpose(1, 2))
+            assert bias is not None
+            return bias
+
+        return block
+
+
+def _ranked(queries: Collection, keys: Collection, first: int) -> bool:
+    """Whether all that exists is at the place of its rank, where looking costs nothing: not compiled, on the CPU."""
+    if torch.compiler.is_compiling() or queries.valid.device.type != "cpu":
+        return False
+    parts = [(queries, first)] if queries is keys and first == 0 else [(queries, first), (keys, 0)]
+    for part, start in parts:
+        if part.places is None or part.places.shape[-1] != 1:
+            return False
+        rank = torch.arange(start, start + part.places.shape[1], dtype=part.places.dtype)
+        if not bool(((part.places[..., 0] == rank) | ~part.valid).all()):
+            return False
+    return True
 
 
 class NoPosition(Position):

@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.attention import Attention
+from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.collection import Collection, Packed
 from mapsto.errors import ConfigError, did_you_mean
 from mapsto.nn.dropout import Dropout
@@ -136,6 +137,11 @@ class Stack(nn.Module):
             )
         placement = norm or PreNorm()
         self.position = position or NoPosition()
+        if self.position.biased and "bias" not in (attention or SoftmaxAttention()).honours:
+            raise ConfigError(
+                f"{type(self.position).__name__} positions add to the logits, and {type(attention).__name__} has none to "
+                "add to. Use model.attention=softmax, or model.position=sinusoidal or rotary"
+            )
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             Block(
@@ -153,6 +159,7 @@ class Stack(nn.Module):
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=eps) if placement.final else nn.Identity()
+        self.position.fit(dim, heads)
 
     def run(self, x: Batch, memory: Batch | None, causal: bool) -> Batch:
         """From the entrance to the last norm."""

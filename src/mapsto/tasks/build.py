@@ -12,6 +12,7 @@ from mapsto.data.fault import plain
 from mapsto.data.memory import free_memory
 from mapsto.errors import ConfigError, ModelFileError, ResourceError
 from mapsto.models.mapper import Mapper
+from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
 from mapsto.nn.pool import pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
@@ -107,9 +108,29 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
     if name == "rotary":
         return Rotary()
     limits = [m["limit"] for m in measured.inputs if "limit" in m]
+    if name != "learned":
+        return _distance(name, [field.kind for field in schema.inputs], config, limits)
     if len(schema.inputs) != 1 or not limits or not limits[0]:
         raise ConfigError("model.position=learned needs one sequence or series with an input.limit")
     return Learned(config.dim, limits[0])
+
+
+def _distance(name: str, found: list[str], config: ModelConfig, limits: list[int]) -> Position:
+    if len(found) > 1:
+        raise ConfigError(
+            f"model.position={name}: items of several inputs ({', '.join(found)}) have no distance from each other.   "
+            "Use auto, sinusoidal or rotary"
+        )
+    if name == "alibi":
+        return ALiBi(config.heads)
+    if found == ["image"]:
+        raise ConfigError(
+            f"model.position={name} counts in one coordinate, and a picture has two.   Use auto, sinusoidal, rotary or alibi"
+        )
+    longest = min([128, *(limit for limit in limits if limit > 1)])
+    if name == "t5":
+        return T5(config.heads, longest=max(longest, 9))  # of 16 buckets a side, 8 are for the distances 0 to 7
+    return Relative(config.heads, config.dim // config.heads, longest=longest)
 
 
 def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

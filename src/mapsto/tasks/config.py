@@ -96,8 +96,10 @@ class ModelConfig(Section):
     depth: int = Field(0, description="encoder blocks; 0: by --size", ge=0, le=1000)
     heads: int = Field(0, description="heads of each attention; 0: by --size", ge=0, le=1 << 12)
     attention: str = Field("softmax", description="how heads mix values: softmax, hard, window:256, favor:256, memory")
-    position: Literal["auto", "sinusoidal", "learned", "rotary", "none"] = Field(
-        "auto", description="how places are told: auto (sinusoidal, none for sets), sinusoidal, learned, rotary, none"
+    position: Literal["auto", "sinusoidal", "learned", "rotary", "alibi", "t5", "relative", "none"] = Field(
+        "auto",
+        description="how places are told: auto (sinusoidal, none for sets), sinusoidal, learned, rotary, alibi, t5, "
+        "relative, none",
     )
     pool: Literal["mean", "max", "sum", "attention", "class", "sigmoid", "softmax"] = Field(
         "mean", description="one answer from all items: mean, max, sum, attention, class, sigmoid, softmax"
