@@ -12,11 +12,12 @@ from mapsto.data.kind import infer
 from mapsto.data.problem import problems
 from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
+from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.honesty import listed
 from mapsto.tasks.pictures.text import visible
-from mapsto.tasks.plan import feed, make_plan, settle
+from mapsto.tasks.plan import feed, make_plan, settle, sized
 from mapsto.tasks.run import load
 from mapsto.tasks.watch import amount
 
@@ -72,6 +73,7 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         if 1 < len(columns[column]["counts"]) <= 12:
             say("       " + ", ".join(f"{k} {amount(n)}" for k, n in columns[column]["counts"].items()))
     say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}")
+    config, chosen = choose(sized(config, dataset), dataset, device=_cpu())
     config = settle(config, dataset)
     model = build(schema, dataset.measured, config.model, seed=config.seed)
     train = feed(dataset, "train", model, config, _cpu())
@@ -99,6 +101,8 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     say(
         f"model    {amount(parameters(model))} parameters, {amount(plan.steps)} steps for {config.train.epochs:g} epochs"
     )
+    if chosen:
+        say(chosen)
     warnings = _warnings(dataset, table, schema)
     for warning in warnings:
         say(f"warning: {warning}", "yellow")
