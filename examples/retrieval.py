@@ -37,6 +37,7 @@ def found(kind: str, pairs: int, seed: int = 0) -> torch.Tensor:
 
 
 def main() -> None:
+    """Print a row a kind."""
     counts = (4, 16, 64, 256)
     print("share of values found again, of so many pairs written".ljust(56), "and of the last 4 of 256")
     print("attention".ljust(14) + "".join(f"{n:>10}" for n in counts))
