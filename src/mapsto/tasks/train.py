@@ -24,11 +24,13 @@ from mapsto.process import release_memory, set_products
 from mapsto.tasks.build import build, load_model, save_model, tensors
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, read_config
+from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.pictures.text import visible
-from mapsto.tasks.plan import feed, make_plan, settle, timed
+from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import Answers, answer, baselines, score, validation
@@ -145,6 +147,8 @@ class _Job:
             raise DataError(
                 f"no rows for {' and '.join(lacking)}.   Give data.shares such as [0.8, 0.1, 0.1], or more rows"
             )
+        bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
+        config, chosen = choose(sized(config, dataset), dataset, device=where, bfloat16=bfloat16, world=world)
         config = settle(config, dataset, world)
         if config.time and not config.train.steps and config.train.shard:
             raise ConfigError("time cannot be tried out on a sharded model.   Give --epochs or train.steps")
@@ -156,7 +160,6 @@ class _Job:
         if config.init and not begun:
             _start_from(model, Path(config.init))
         feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
-        bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
         if config.time and not config.train.steps:
             config = timed(config, model, feeds, bfloat16, world)
         plan = make_plan(config, feeds["train"], bfloat16)
@@ -179,13 +182,17 @@ class _Job:
             if own is not None:
                 facts = {k: known[k] for k in ("threads", "versions", "device")} | {"data": facts["fingerprint"]}
                 checkpoints = Checkpoints(folder / "checkpoints", {"run": own.environment["run"], **facts})
-            check = partial(_validate, model, feeds["val"], world)
+            check = partial(
+                _validate, model, feeds["val"], world, Doubt(model, feeds["val"], watcher, seed=config.seed)
+            )
             trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world, shard=config.train.shard)
             if resumed or world.size > 1:
                 self._take_up(trainer, watcher, place, known)
             if not trainer.progress.step:
                 for line in describe_map(dataset, config, model, plan.steps, feeds["train"], where, bfloat16, folder):
                     watcher.say(line)
+                if chosen:
+                    watcher.say(chosen)
             _train(trainer, watcher, folder)
             trainer.finish()
             found = answer(model, feeds["test"], world=world)
@@ -255,8 +262,9 @@ class _Job:
         return run, result
 
 
-def _validate(model: Mapper, val: StoreFeed, world: World) -> dict[str, float]:
+def _validate(model: Mapper, val: StoreFeed, world: World, doubt: Doubt) -> dict[str, float]:
     try:
+        doubt.check()
         return validation(model, val, world)
     finally:
         release_memory()
