@@ -101,7 +101,7 @@ def measure(args: argparse.Namespace) -> None:
     print(json.dumps({"setting": tune_process() if args.tuned else {}}))
     for about, calls in jobs(args):
         times = race(calls, args.rounds, args.budget)
-        print(json.dumps({**about, "times": {n: vars(t) for n, t in times.items()}}), flush=True)
+        print(json.dumps({**about, "times": {n: vars(t.by(args.clock)) for n, t in times.items()}}), flush=True)
 
 
 def peaks(args: argparse.Namespace) -> None:
@@ -125,6 +125,7 @@ def main() -> None:
     parser.add_argument("--exact", type=int, default=8192, help="the longest row that exact attention is timed on")
     parser.add_argument("--peak", type=int, nargs="*", default=[], help="lengths to measure the peak memory at")
     parser.add_argument("--process", nargs="*", default=["installed", "tuned"], choices=["installed", "tuned"])
+    parser.add_argument("--clock", choices=["wall", "cpu"], help="cpu by default for one thread on a CPU")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--compile", action="store_true", help="our kinds under torch.compile too")
     parser.add_argument("--tuned", action="store_true", help=argparse.SUPPRESS)
@@ -132,6 +133,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch finds no CUDA device here")
+    args.clock = args.clock or ("cpu" if args.threads == 1 and args.device == "cpu" else "wall")
     if args.worker:
         measure(args)
         return
@@ -140,7 +142,9 @@ def main() -> None:
         print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
     else:
         capability = torch.backends.cpu.get_cpu_capability()
-        print(f"torch {torch.__version__}, {capability}, {args.threads} threads, {os.cpu_count()} cores")
+        print(
+            f"torch {torch.__version__}, {capability}, {args.threads} threads, {os.cpu_count()} cores, {args.clock} time"
+        )
     for process in args.process:
         command = [sys.executable, *sys.argv, "--worker", *(["--tuned"] if process == "tuned" else [])]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
