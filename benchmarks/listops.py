@@ -12,6 +12,7 @@ Reference: Nangia & Bowman, ListOps, 2018; Tay et al., Long Range Arena, 2021.
 
 import argparse
 import json
+import random
 import resource
 import statistics
 import subprocess
@@ -21,12 +22,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 
 from mapsto.process import tune_process
-from mapsto.stream import stream_numpy
+from mapsto.stream import entropy
 from mapsto.tasks.config import Config, override
 from mapsto.tasks.train import train
 from race import table
@@ -37,19 +37,20 @@ OPERATIONS = {
     "[MED": lambda values: int(statistics.median(values)),
     "[SM": lambda values: sum(values) % 10,
 }
+NAMES = list(OPERATIONS)
 KINDS = ("softmax", "window:64", "favor:256")
 
 
-def expression(random: np.random.Generator, depth: int, nested: float, most: int) -> tuple[list[str], int]:
+def expression(source: random.Random, depth: int, nested: float, most: int) -> tuple[list[str], int]:
     """Tokens and value; each argument is an expression with probability ``nested`` until the depth is used up."""
-    name = str(random.choice(list(OPERATIONS)))
+    name = source.choice(NAMES)
     tokens, values = [name], []
-    for _ in range(random.integers(2, most + 1)):
-        if depth > 1 and random.random() < nested:
-            inner, value = expression(random, depth - 1, nested, most)
+    for _ in range(source.randint(2, most)):
+        if depth > 1 and source.random() < nested:
+            inner, value = expression(source, depth - 1, nested, most)
             tokens += inner
         else:
-            value = int(random.integers(10))
+            value = source.randrange(10)
             tokens.append(str(value))
         values.append(value)
     return [*tokens, "]"], OPERATIONS[name](values)
@@ -57,9 +58,9 @@ def expression(random: np.random.Generator, depth: int, nested: float, most: int
 
 def rows(count: int, shortest: int, longest: int, seed: int) -> list[dict[str, Any]]:
     """Expressions of the lengths asked."""
-    random, found = stream_numpy(seed, "listops"), []
+    source, found = random.Random(entropy(seed, "listops")), []
     while len(found) < count:
-        tokens, value = expression(random, 10, 0.25, 10)
+        tokens, value = expression(source, 10, 0.25, 10)
         if shortest <= len(tokens) <= longest:
             found.append({"expression": tokens, "value": str(value)})
     return found

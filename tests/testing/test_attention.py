@@ -1,11 +1,19 @@
 """Broken twins: kinds with one deliberate fault, which the check must catch and name."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
+from torch.nn.functional import pad
 
-from mapsto.attention.softmax import SoftmaxAttention, SoftmaxState
+from mapsto.attention.hard import HardAttention
+from mapsto.attention.softmax import SoftmaxAttention
+from mapsto.attention.window import WindowAttention
 from mapsto.errors import ConfigError
 from mapsto.functional.attention import attend
+from mapsto.functional.band import attend_band
+from mapsto.functional.cache import Cache
 from mapsto.testing import (
     LawError,
     check_attention,
@@ -130,13 +138,13 @@ class SelectsTwice(SoftmaxAttention):
         return HalfSelected.of(super().write(k, v, state, valid=valid))
 
 
-class HalfSelected(SoftmaxState):
+class HalfSelected(Cache):
     @classmethod
     def of(cls, state):
         return cls(state.keys, state.values, state.length, state.filled, state.even)
 
     def select(self, rows):
-        chosen = SoftmaxState.select(self, rows)
+        chosen = Cache.select(self, rows)
         values = self.values[torch.arange(len(rows)) % len(self.values)]
         return HalfSelected(chosen.keys, values, chosen.length, chosen.filled, chosen.even)
 
@@ -230,6 +238,130 @@ class OneGraphALength(Plain):
         return out
 
 
+class OneTooMany(WindowAttention):
+    """|r(l) − r(m)| <= w."""
+
+    def forward(self, q, k, v, **seen):
+        return attend_band(q, k, v, window=self.window + 1, shared=self.shared, **seen)
+
+
+class RanksByIndex(WindowAttention):
+    """What is not valid counts in a rank."""
+
+    def forward(self, q, k, v, *, valid=None, **seen):
+        place = torch.arange(q.shape[2])
+        near = (place[:, None] - place).abs() < self.window
+        return attend(q, k, v, valid=valid, allowed=near[None, None], **seen)
+
+
+class AllPairs(WindowAttention):
+    """Right, by a mask of L × L."""
+
+    def forward(self, q, k, v, *, valid=None, **seen):
+        rank = torch.arange(q.shape[2])[None] if valid is None else valid.cumsum(1) - 1
+        near = (rank[:, :, None] - rank[:, None]).abs() < self.window
+        return attend(q, k, v, valid=valid, allowed=near[:, None], **seen)
+
+
+class AllKeysInBlocks(WindowAttention):
+    """Right, and never holds L × L, but looks at all of it."""
+
+    honours = frozenset()
+
+    def forward(self, q, k, v, *, valid=None, causal=False):
+        place = torch.arange(q.shape[2])
+        rank = place[None] if valid is None else valid.cumsum(1) - 1
+        parts = []
+        for rows in place.split(32):
+            near = (rank[:, rows, None] - rank[:, None]).abs() < self.window
+            if causal:
+                near = near & (place <= rows[:, None])
+            parts.append(attend(q[:, :, rows], k, v, valid=valid, allowed=near[:, None]))
+        return torch.cat(parts, 2)
+
+
+class ForgetsTooEarly(WindowAttention):
+    """The ring is one place short."""
+
+    def start(self, like, capacity, **sizes):
+        state = super().start(like, capacity, **sizes)
+        return replace(state, keys=state.keys[:, :, 1:], values=state.values[:, :, 1:])
+
+
+class Hoards(WindowAttention):
+    """The ring has room for everything."""
+
+    def start(self, like, capacity, **sizes):
+        state = super().start(like, capacity, **sizes)
+        more = (0, 0, 0, capacity)
+        return replace(state, keys=pad(state.keys, more), values=pad(state.values, more))
+
+
+class AnswersStrangers(WindowAttention):
+    def read(self, q, state):
+        return q
+
+
+class LastOfEquals(HardAttention):
+    """Later keys are a little better."""
+
+    def forward(self, q, k, v, *, bias=None, **seen):
+        def later(queries, keys):
+            block = 1e-3 * torch.arange(keys.start, keys.stop, dtype=torch.float64)
+            return block[None, None, None] if bias is None else block + bias(queries, keys)
+
+        return super().forward(q, k, v, bias=later, **seen)
+
+
+class SoftInTraining(HardAttention):
+    def forward(self, q, k, v, **seen):
+        return attend(q, k, v, **seen) if self.training else super().forward(q, k, v, **seen)
+
+
+class SoftInEval(HardAttention):
+    """A large beta is no choice: equal keys are mixed."""
+
+    def forward(self, q, k, v, **seen):
+        return super().forward(q, k, v, **seen) if self.training else attend(q, k, v, beta=1e6, **seen)
+
+
+class RandomInEval(HardAttention):
+    def __init__(self):
+        super().__init__("gumbel")
+
+    def settings(self):
+        return {}
+
+    def forward(self, q, k, v, **seen):
+        self.train()
+        return super().forward(q, k, v, **seen)
+
+
+class LearnsNothing(HardAttention):
+    """An argmax has no gradient."""
+
+    def forward(self, q, k, v, **seen):
+        return super().forward(q.detach() + 0 * q, k.detach() + 0 * k, v, **seen)
+
+
+class ComparesInBfloat16(HardAttention):
+    """Logits rounded to bfloat16 tie where the keys' products differ."""
+
+    def forward(self, q, k, v, **seen):
+        if q.dtype != torch.bfloat16 or q.requires_grad:
+            return super().forward(q, k, v, **seen)
+        rounded = q @ k.mT
+        places = torch.eye(k.shape[2], dtype=q.dtype).expand(*k.shape[:2], -1, -1)
+        return super().forward(rounded, places, v, **seen)
+
+
+class DrawsUnseeded(HardAttention):
+    """Noise from the global generator."""
+
+    def forward(self, q, k, v, **seen):
+        return super().forward(q + 3 * torch.randn(q.shape, dtype=q.dtype) * self.training, k, v, **seen)
+
+
 TWINS = [
     (MasksLogitsOnly, "P"),
     (AddsTenThousand, "M"),
@@ -250,18 +382,37 @@ TWINS = [
     (Overflows, "K"),
     (SumsInItsOwnType, "K"),
     (ForgetsItsSettings, "R"),
+    (partial(OneTooMany, 8), "W"),
+    (partial(RanksByIndex, 8), "W"),
+    (partial(AllPairs, 8), "W"),
+    (partial(AllKeysInBlocks, 8), "W"),
+    (partial(ForgetsTooEarly, 8), "W"),
+    (partial(ForgetsTooEarly, 8), "T"),
+    (partial(Hoards, 8), "W"),
+    (partial(AnswersStrangers, 8), "T"),
+    (LastOfEquals, "H"),
+    (SoftInTraining, "H"),
+    (SoftInEval, "H"),
+    (RandomInEval, "H"),
+    (LearnsNothing, "H"),
+    (ComparesInBfloat16, "H"),
+    (DrawsUnseeded, "H"),
 ]
+
+
+def name(twin):
+    return getattr(twin, "func", twin).__name__
 
 
 def test_an_honest_attention_passes_the_checks_its_twins_fail():
     require(check_attention(Plain, laws="PBSCTMKDR"))
 
 
-@pytest.mark.parametrize(("twin", "law"), TWINS, ids=[t.__name__ for t, _ in TWINS])
+@pytest.mark.parametrize(("twin", "law"), TWINS, ids=[f"{name(t)}-{law}" for t, law in TWINS])
 def test_a_broken_attention_is_caught_and_named(twin, law):
     verdicts = check_attention(twin, laws=law, longest=64)
     assert broken(verdicts) == [law]
-    with pytest.raises(LawError, match=rf"law {law}, .*: {twin.__name__}"):
+    with pytest.raises(LawError, match=rf"law {law}, .*: {name(twin)}"):
         require(verdicts)
 
 

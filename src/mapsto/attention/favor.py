@@ -10,7 +10,7 @@ from torch import Tensor
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError, did_you_mean
 from mapsto.functional.attention import check_sizes
-from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step
+from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step, linear_stream
 from mapsto.functional.feature import (
     COUPLINGS,
     KERNELS,
@@ -179,12 +179,20 @@ class FavorAttention(Attention):
             exponential = self._exponential(q)
             if not causal and exponential is not None:
                 return through_features(q, k, v, exponential, valid)
-            f, g, log_weight = self._mapped(q, k)
             if not causal:
-                return linear_attend(f, g, v, log_weight, valid)
+                return linear_attend(*self._mapped(q, k)[:2], v, None, valid)
+            fade: Tensor | None = None
             if decay is not None:
                 fade = decay.flatten(0, 1).double()
-                log_weight = log_weight - (fade if valid is None else fade.masked_fill(~valid, 0)).cumsum(-1)
+                fade = (fade if valid is None else fade.masked_fill(~valid, 0)).cumsum(-1)
+
+            def mapped(at: slice) -> tuple[Tensor, Tensor, Tensor]:
+                f, g, log_weight = self._mapped(q[:, at], k[:, at])
+                return f, g, log_weight if fade is None else log_weight - fade[:, at]
+
+            if segment is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                return linear_stream(mapped, v, valid)
+            f, g, log_weight = mapped(slice(None))
             if segment is None:
                 return linear_causal(f, g, v, log_weight, valid=valid)
             exists = torch.ones_like(log_weight, dtype=torch.bool) if valid is None else valid

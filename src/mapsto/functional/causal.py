@@ -1,6 +1,6 @@
 """Linear attention that looks back only: by chunks of places and a state between them, whole or a step at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,10 @@ from torch.utils import _pytree
 from mapsto.functional.linear import NEVER, wide
 from mapsto.functional.state import State
 
-__all__ = ["LinearState", "highest", "linear_causal", "linear_step"]
+__all__ = ["LinearState", "highest", "linear_causal", "linear_step", "linear_stream"]
+
+BLOCK = 256
+"""Places whose features are made at a time where nothing is learned: they stay in the cache."""
 
 CHUNK = 64
 """Places of a chunk: within one, products of features; between them, a state."""
@@ -129,6 +132,42 @@ def linear_causal(
 
 
 @torch.no_grad()
+def linear_stream(
+    mapped: Callable[[slice], tuple[Tensor, Tensor, Tensor]],
+    v: Float[Tensor, "N L V"],
+    valid: Bool[Tensor, "N L"] | None = None,
+) -> Float[Tensor, "N L V"]:
+    """:func:`linear_causal` where nothing is learned: features are made some places at a time, and never are all there.
+
+    Args:
+        mapped: gives the features of queries and keys of some places, and the log weights.
+        v: values; zeros where not valid.
+        valid: which keys exist.
+    """
+    out, total = torch.empty_like(v), None
+    for i in range(0, v.shape[1], BLOCK):
+        at = slice(i, min(i + BLOCK, v.shape[1]))
+        f, g, log_weight = mapped(at)
+        total = Total.nothing(v, len(v), f.shape[2], v.shape[2]) if total is None else total
+        out[:, at], total = _go_on(f, g, v[:, at], log_weight, total, None if valid is None else valid[:, at])
+    return out
+
+
+def _go_on(
+    f: Tensor, g: Tensor, v: Tensor, log_weight: Tensor, total: "Total", valid: Tensor | None
+) -> tuple[Tensor, "Total"]:
+    if valid is not None:
+        log_weight = log_weight.masked_fill(~valid, NEVER)
+        g = g.masked_fill(~valid[..., None], 0)
+    top = torch.maximum(highest(log_weight), total.top[:, None])
+    out = torch.empty_like(v)
+    walk = _Walk(log_weight, top, None, f.dtype, total.top)
+    for at in walk:
+        out[:, at], _ = walk.step(at, f[:, at], g[:, at], v[:, at], total)
+    return out, Total(total.values, total.weights, top[:, -1])
+
+
+@torch.no_grad()
 def linear_step(
     f: Float[Tensor, "N T R"],
     g: Float[Tensor, "N T R"],
@@ -139,16 +178,8 @@ def linear_step(
     valid: Bool[Tensor, "N T"] | None = None,
 ) -> tuple[Float[Tensor, "N T V"], Float[Tensor, " N"]]:
     """Go on from a state: :func:`linear_causal` of T more places, and ``top`` after them. Writes to the state."""
-    total = state.total
-    if valid is not None:
-        log_weight = log_weight.masked_fill(~valid, NEVER)
-        g = g.masked_fill(~valid[..., None], 0)
-    top = torch.maximum(highest(log_weight), total.top[:, None])
-    out = v.new_empty(*f.shape[:2], v.shape[2])
-    walk = _Walk(log_weight, top, None, f.dtype, total.top)
-    for at in walk:
-        out[:, at], _ = walk.step(at, f[:, at], g[:, at], v[:, at], total)
-    return out, top[:, -1]
+    out, total = _go_on(f, g, v, log_weight, state.total, valid)
+    return out, total.top
 
 
 def in_runs(

@@ -22,6 +22,10 @@ NEVER = -1e30
 """The log weight of nothing: finite, so that differences are."""
 
 
+CACHED = 1 << 20
+"""Logits that are worked on at a time."""
+
+
 def wide(kind: torch.dtype) -> torch.dtype:
     """The type sums are taken in: float32 at least."""
     return torch.promote_types(kind, torch.float32)
@@ -121,47 +125,74 @@ def through_features(
         features: of R rows.
         valid: which keys exist. A group without any answers zeros.
     """
-    size = (k * k).sum(-1)[:, None] * -features.size
-    if valid is not None:
-        size = size.masked_fill(~valid[:, None], NEVER)
-    logits = torch.baddbmm(size + features.shift[:, None], features.rows.expand(len(k), -1, -1), k.transpose(1, 2))
     out: Tensor
     if torch.compiler.is_compiling():
-        z = torch.logsumexp(logits, -1)
-        u = torch.softmax(logits, -1) @ v
-        out = torch.softmax((q @ features.rows.T) + (z + features.shift)[:, None], -1) @ u
+        logits = _keys(k, features, valid)
+        z, u = torch.logsumexp(logits, -1), torch.softmax(logits, -1) @ v
+        out = torch.softmax(features.logits(q) + z[:, None], -1) @ u
     else:
-        out = _Through.apply(q, logits, v, features.rows, features.shift)
+        out = _Through.apply(q, k, v, features, valid)
     if valid is not None:
         out = out.masked_fill(~valid.any(-1)[:, None, None], 0)
     return out
 
 
+def _keys(k: Tensor, features: Exponential, valid: Tensor | None) -> Float[Tensor, "N R M"]:
+    """Log φ of every key, the features first."""
+    size = (k * k).sum(-1)[:, None] * -features.size
+    if valid is not None:
+        size = size.masked_fill(~valid[:, None], NEVER)
+    rows = features.rows.expand(len(k), -1, -1)
+    return torch.baddbmm(size + features.shift[:, None], rows, k.transpose(1, 2))
+
+
 class _Through(torch.autograd.Function):
-    """The two softmaxes; the backward of both needs two products a softmax, and no third."""
+    """The two softmaxes, some groups at a time so that their logits stay in the cache.
+
+    The backward of each needs two products more than the forward, and no third.
+    """
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, logits: Tensor, v: Tensor, rows: Tensor, shift: Tensor) -> Tensor:
-        # log Σ exp(x) = x_max − log p_max: two passes that only read, where logsumexp takes the exponentials again.
-        p = torch.softmax(logits, -1)
-        z = logits.amax(-1) - p.amax(-1).log()
-        u = torch.bmm(p, v)
-        t = torch.baddbmm((z + shift)[:, None], q, rows.T.expand(len(q), -1, -1))
-        t = torch.softmax(t, -1, out=t if not q.requires_grad else None)
-        out = torch.bmm(t, u)
-        ctx.save_for_backward(p, u, t, v, out, rows)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, features: Exponential, valid: Tensor | None) -> Tensor:
+        out = v.new_empty(*q.shape[:2], v.shape[2])
+        rows, keep, kept = features.rows.T, any(ctx.needs_input_grad), []
+        for n in _groups(len(q), features.rows.shape[0] * max(q.shape[1], k.shape[1])):
+            logits = _keys(k[n], features, None if valid is None else valid[n])
+            p = torch.softmax(logits, -1)
+            # log Σ exp(x) = x_max − log p_max: two passes that only read, where logsumexp takes exponentials again.
+            z = logits.amax(-1) - p.amax(-1).log()
+            u = torch.bmm(p, v[n])
+            t = torch.baddbmm((z + features.shift)[:, None], q[n], rows.expand(len(u), -1, -1))
+            torch.softmax(t, -1, out=t)
+            torch.bmm(t, u, out=out[n])
+            if keep:
+                kept += [p, u, t]
+        if keep:
+            ctx.save_for_backward(q, k, v, out, features.rows, *kept)
+            ctx.size = features.size
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        p, u, t, v, out, rows = ctx.saved_tensors
-        gu = torch.bmm(t.transpose(1, 2), g)
-        gt = torch.bmm(g, u.transpose(1, 2)).sub_((g * out).sum(-1, keepdim=True)).mul_(t)
-        gq = gt @ rows
-        gz = gt.sum(1) - (gu * u).sum(-1)  # of the logits of the keys, what is the same for all of a row's
-        gp = torch.bmm(gu, v.transpose(1, 2)).add_(gz[..., None]).mul_(p)
-        return gq, gp, torch.bmm(p.transpose(1, 2), gu), None, None
+        q, k, v, out, rows, *kept = ctx.saved_tensors
+        gq, gk, gv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for i, n in enumerate(_groups(len(q), len(rows) * max(q.shape[1], k.shape[1]))):
+            p, u, t = kept[3 * i : 3 * i + 3]
+            up, heads = g[n], rows.expand(len(u), -1, -1)
+            gu = torch.bmm(t.transpose(1, 2), up)
+            gt = torch.bmm(up, u.transpose(1, 2)).sub_((up * out[n]).sum(-1, keepdim=True)).mul_(t)
+            torch.bmm(gt, heads, out=gq[n])
+            gz = gt.sum(1) - torch.linalg.vecdot(gu, u)  # of a row's logits, what is the same for all its keys
+            torch.bmm(p.transpose(1, 2), gu, out=gv[n])
+            gp = torch.bmm(gu, v[n].transpose(1, 2)).add_(gz[..., None]).mul_(p)
+            torch.baddbmm((-2 * ctx.size * gp.sum(1))[..., None] * k[n], gp.transpose(1, 2), heads, out=gk[n])
+        return gq, gk, gv, None, None
+
+
+def _groups(count: int, entries: int) -> list[slice]:
+    size = max(1, CACHED // max(1, entries))
+    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
 
 
 def linear_attend(

@@ -35,7 +35,8 @@ class _Distance(Position):
 class ALiBi(_Distance):
     """Head h adds -2^(-8h/H) · |distance| to the logits: see :func:`~mapsto.functional.position.alibi`.
 
-    Nothing is learned, and rows may be longer than any in training. Any real places; several coordinates add up.
+    Nothing is learned, and rows may be longer than any in training. Any real places; several coordinates add up. Both
+    directions are alike: an encoder that sees both ways cannot tell a row from its mirror image by it.
 
     Args:
         heads: H of the model.
@@ -75,9 +76,9 @@ class T5(_Distance):
         self.table = nn.Parameter(torch.zeros(buckets, heads))
 
     def reset(self, stream: torch.Generator) -> None:
-        """Draw the table anew: normal with standard deviation 0.1."""
+        """Draw the table anew: normal with standard deviation 0.3, so that directions differ from the start."""
         with torch.no_grad():
-            self.table.copy_(0.1 * torch.randn(self.table.shape, generator=stream))
+            self.table.copy_(0.3 * torch.randn(self.table.shape, generator=stream))
 
     def bias(
         self, places_q: Float[Tensor, "#B l 1"], places_k: Float[Tensor, "#B m 1"], q: Float[Tensor, "B H l K"]

@@ -12,10 +12,13 @@ from mapsto.attention import Attention
 from mapsto.stream import stream
 from mapsto.testing.formula import both, law_meaning, law_rounding, visible
 from mapsto.testing.graph import check_compile, check_export
+from mapsto.testing.hard import law_hard
+from mapsto.testing.silence import silent
 from mapsto.testing.step import law_step
 from mapsto.testing.subject import N, Seen, Subject
 from mapsto.testing.trial import FILLINGS, MODES, TYPES, draw, prefix
 from mapsto.testing.verdict import Report, Verdict, tolerance
+from mapsto.testing.window import law_window
 
 __all__ = ["check_attention"]
 
@@ -29,11 +32,13 @@ def check_attention(
     width: int = 8,
     chunk: int = 4,
     longest: int = 1024,
-    laws: Iterable[str] = "PBSCTMKDRG",
+    laws: Iterable[str] | None = None,
 ) -> list[Verdict]:
     """Hold a kind of attention to the laws, in float64 and float32 (P, C, M, K, D in bfloat16 too), training and not.
 
-    A kind that cannot obey a law says so in its class: ``exempt = {"S": "ties go to the lowest rank"}``.
+    A kind with a ``window`` is held to law W too, and one with an ``estimator`` to law H. A kind that cannot obey a law
+    says so in its class: ``exempt = {"S": "ties go to the lowest rank"}``; one that cannot cross says why in
+    ``self_only``, and must then refuse to. Random modules are at rest, but for law H.
 
     Args:
         make: gives an unbound kind, the same every time.
@@ -41,7 +46,7 @@ def check_attention(
         width: K and V.
         chunk: how many places the kind takes at a time, if it does: pieces of one less and one more are tried too.
         longest: L of the longest sequence whose numbers must stay finite.
-        laws: the letters of those to try.
+        laws: the letters of those to try; all that apply by default.
 
     Example:
         >>> from mapsto.testing import require
@@ -61,7 +66,12 @@ def check_attention(
         "R": [_round_trip],
         "G": [_graphs],
     }
-    return Report.of(make()).hold(subject, trials, laws)
+    kind = make()
+    if hasattr(kind, "window"):
+        trials["W"] = [law_window]
+    if hasattr(kind, "estimator"):
+        trials["H"] = [law_hard]
+    return Report.of(kind).hold(subject, trials, trials if laws is None else laws)
 
 
 def _each(subject: Subject, types: Iterable[torch.dtype] = ALL) -> Iterable[tuple[str, torch.dtype, str, Seen]]:
@@ -253,9 +263,10 @@ def _determinism(subject: Subject, report: Report) -> None:
 
 def _round_trip(subject: Subject, report: Report) -> None:
     with report.case("R", "settings and state_dict make the same layer again") as case:
-        kind, x = subject.make(), subject.qkv(3, N, dtype=torch.float32)
+        kind, x = silent(subject.make()), subject.qkv(3, N, dtype=torch.float32)
         settings = json.loads(json.dumps(kind.settings()))
-        layer, again = subject.fresh(), type(kind)(**settings).bind(subject.heads, subject.width, stream(8, "law bind"))
+        again = silent(type(kind)(**settings).bind(subject.heads, subject.width, stream(8, "law bind")))
+        layer = subject.fresh()
         again.load_state_dict(layer.state_dict())
         case.exactly(again(*x, causal=True), layer(*x, causal=True), "answers")
         if not layer.state_dict():  # nothing is drawn, so nothing but settings can differ

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from mapsto.attention import Attention
 from mapsto.stream import stream
+from mapsto.testing.silence import silent
 from mapsto.testing.trial import draw, prefix
 
 __all__ = ["N", "Seen", "Subject", "alibi", "differentiate"]
@@ -65,8 +66,8 @@ class Subject:
         return self.bound[dtype].train(mode == "train")
 
     def fresh(self, seed: int = 0) -> Attention:
-        """Another layer; the same seed gives the same one."""
-        return self.make().bind(self.heads, self.width, stream(seed, "law bind"))
+        """Another layer, its random modules at rest; the same seed gives the same one."""
+        return silent(self.make().bind(self.heads, self.width, stream(seed, "law bind")))
 
     def qkv(
         self, batch: int, queries: int, keys: int | None = None, *, dtype: torch.dtype = torch.float64, seed: int = 1
