@@ -180,7 +180,7 @@ def test_temperatures_are_those_of_the_logits_and_no_more_than_features_carry(ru
             mean = [x.norm(dim=-1).transpose(0, 1)[:, given["valid"]].mean(1) for x in (q, k)]
             expected = mean[0] * mean[1] / math.sqrt(q.shape[-1])
             if isinstance(layer.attention, FavorAttention):
-                expected = expected.clamp(max=layer.attention.temperature(q.shape[-1]))
+                expected = expected.clamp(max=layer.attention.sharpness(q.shape[-1]))
             torch.testing.assert_close(layer.log_temperature.exp(), expected, rtol=1e-4, atol=0)
 
 

@@ -97,7 +97,7 @@ def _temperature(kind: Attention, q: Tensor, k: Tensor, valid: Tensor | None) ->
         return (norm * there).sum((0, 2)) / there.sum().clamp(min=1)
 
     scale = (length(q) * length(k) * q.shape[-1] ** -0.5).clamp(min=1e-2)
-    most = kind.temperature(q.shape[-1]) if isinstance(kind, FavorAttention) else math.inf
+    most = kind.sharpness(q.shape[-1]) if isinstance(kind, FavorAttention) else math.inf
     return scale.clamp(max=most)
 
 
