@@ -270,12 +270,12 @@ class FavorAttention(Attention):
             norm, self.features, width, shape=self._shape(width), hyperbolic=self.feature == "hyperbolic"
         )
 
-    def first_temperature(self, key: int) -> float:
+    def sharpness(self, key: int) -> float:
         """√K, or what the features can carry: queries and keys at right angles have a relative variance of 0.1 at most.
 
         Not below 1. With √K itself and 256 features a weight is noise from K = 32 on.
         """
-        low, high = 1.0, max(1.0, super().first_temperature(key))
+        low, high = 1.0, max(1.0, super().sharpness(key))
         if self.feature not in EXPONENTIAL:
             return high
         for _ in range(20):
