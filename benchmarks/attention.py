@@ -1,14 +1,23 @@
-"""Exact attention against torch's own, and against the limit of this machine, one beside the other.
+"""Every kind of attention against its peers, torch's own, and the limit of this machine, one beside the other.
 
     python benchmarks/attention.py --threads 1 --lengths 2048 4096
+    python benchmarks/attention.py --lengths 256 1024 4096 16384 --exact 8192 --peak 4096 16384
+    python benchmarks/attention.py --device cuda --lengths 4096 16384 65536 --compile
+
+First exact attention: ``attend`` and ``tiles`` (our own blocked form even where ``attend`` would not choose it) against
+torch, at large and at short lengths. Then every kind, both ways and causal: favor against performer-pytorch and
+fast-transformers' C++ with the same 256 features, window:256 against local-attention, memory against fast-transformers;
+``values`` is attention that returns its values, the "X (OPT)" of the Performer paper. What is not installed is skipped,
+with the reason.
 
 The limit is the matrix products and the exponentials alone, in blocks: two products and one exponential forward; five
-and one more backward (as for any method that does not keep L × M weights). Everything is timed twice, in a process as
+and one more backward (as for any method that does not keep L × M weights). That of favor has four products and two
+exponentials, eight more backward, and causally those within chunks of 64. Everything is timed twice, in a process as
 installed and in one set up by ``mapsto.process.tune_process``; within a process all candidates take turns.
-``tiles`` is our own blocked form even where ``attend`` would not choose it.
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
@@ -18,79 +27,34 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
+from candidate import KINDS, Setting, caller, draw, exact_limit, inputs, limits, usable
+from mapsto import kinds
 from mapsto.functional.attention import attend
 from mapsto.functional.block import Visible, blockwise
 from mapsto.process import tune_process
 from mapsto.stream import stream
-from race import Time, race, table
+from peak import peak_apart
+from peer import PEERS
+from race import race
+from ratio import report_exact, report_kinds, report_peaks
 
-ASKED = {
-    ("float32", "forward"): 0.55,
-    ("bfloat16", "forward"): 0.38,
-    ("float32", "both"): 0.60,
-    ("bfloat16", "both"): 0.50,
-}
-ASKED_OF_LIMIT = 1.1
+Calls = dict[str, Callable[[], None]]
 
 
-def draw(seed: int, batch: int, heads: int, length: int, width: int, kind: torch.dtype, learn: bool) -> Tensor:
-    # As a projection gives them: a place's heads beside each other.
-    x = torch.randn(batch, length, heads, width, generator=stream(seed, "benchmark"))
-    return x.to(kind).transpose(1, 2).requires_grad_(learn)
-
-
-def caller(f: Callable[..., Tensor], inputs: list[Tensor]) -> Callable[[], None]:
-    upstream = torch.ones_like(inputs[0].transpose(1, 2)).transpose(1, 2)
-
-    def forward() -> None:
-        with torch.no_grad():
-            f(*inputs)
-
-    def both() -> None:
-        for x in inputs:
-            x.grad = None
-        f(*inputs).backward(upstream)
-
-    return both if inputs[0].requires_grad else forward
-
-
-def limit(length: int, learn: bool, heads: int = 8, width: int = 64, block: int = 128) -> Callable[[], None]:
-    """Products and exponentials; nothing is masked, normalised or summed."""
-    q, k, v = (torch.randn(heads, length, width, generator=stream(s, "benchmark")) for s in range(3))
-    keys, values = k.mT.contiguous(), v.mT.contiguous()
-    gk, gv = torch.zeros_like(k), torch.zeros_like(v)
-    s, t = torch.empty(heads, block, length), torch.empty(heads, block, length)
-
-    @torch.no_grad()
-    def run() -> None:
-        for i in range(0, length, block):
-            torch.bmm(torch.bmm(q[:, i : i + block], keys, out=s).exp2_(), v)
-        for i in range(0, length if learn else 0, block):
-            rows = q[:, i : i + block]
-            torch.bmm(rows, keys, out=s).exp2_()
-            torch.bmm(rows, values, out=t)
-            torch.bmm(t, k)
-            gk.baddbmm_(t.mT, rows)
-            gv.baddbmm_(s.mT, rows)
-
-    return run
-
-
-def long(length: int, kind: str, learn: bool) -> dict[str, Callable[[], None]]:
-    inputs = [draw(s, 1, 8, length, 64, getattr(torch, kind), learn) for s in range(3)]
+def long(length: int, kind: str, learn: bool) -> Calls:
+    given = inputs(Setting(length, kind, learn=learn))
     candidates = {
-        "attend": caller(attend, inputs),
-        "torch": caller(F.scaled_dot_product_attention, inputs),
-        "limit": limit(length, learn),
+        "attend": caller(attend, given),
+        "torch": caller(F.scaled_dot_product_attention, given),
+        "limit": exact_limit(length, learn),
     }
     if kind == "float32":
-        candidates["tiles"] = caller(partial(blockwise, visible=Visible(inputs[0].device), beta=1 / 8), inputs)
+        candidates["tiles"] = caller(partial(blockwise, visible=Visible(given[0].device), beta=1 / 8), given)
     return candidates
 
 
-def short(length: int, width: int, learn: bool) -> dict[str, Callable[[], None]]:
+def short(length: int, width: int, learn: bool) -> Calls:
     inputs = [draw(s, 64, 4, length, width, torch.float32, learn) for s in range(3)]
     lengths = torch.randint(length // 2, length + 1, (64, 1), generator=stream(3, "benchmark"))
     valid = torch.arange(length) < lengths
@@ -102,47 +66,51 @@ def short(length: int, width: int, learn: bool) -> dict[str, Callable[[], None]]
     }
 
 
-def jobs(args: argparse.Namespace) -> Iterator[tuple[str, str, str, Callable[[], dict[str, Callable[[], None]]]]]:
-    for learn in (False, True):
-        way = "both" if learn else "forward"
-        for length in args.lengths:
-            for kind in args.kinds:
-                yield f"{length} {kind} {way}", kind, way, partial(long, length, kind, learn)
-        for length, width in ((20, 16), (60, 16), (60, 64)):
-            yield f"64 masked rows of {length}, {width} wide, {way}", "", way, partial(short, length, width, learn)
+def settings(args: argparse.Namespace) -> Iterator[Setting]:
+    for causal, learn, length, kind in itertools.product((False, True), (False, True), args.lengths, args.kinds):
+        yield Setting(length, kind, causal, learn, args.device)
+
+
+def ours(args: argparse.Namespace) -> list[str]:
+    there = [name for name in args.attention if name in kinds.names("attention")]
+    return there + ([f"{name} compiled" for name in there if name != "softmax"] if args.compile else [])
+
+
+def jobs(args: argparse.Namespace) -> Iterator[tuple[dict, Calls]]:
+    """What the line is about, and what takes turns."""
+    if "exact" in args.tables and args.device == "cpu":
+        for learn in (False, True):
+            way = "both" if learn else "forward"
+            for length in args.lengths:
+                if length > args.exact:
+                    continue
+                for kind in args.kinds:
+                    about = {"table": "exact", "what": f"{length} {kind} {way}", "kind": kind, "way": way}
+                    yield about, long(length, kind, learn)
+            for length, width in ((20, 16), (60, 16), (60, 64)):
+                what = f"64 masked rows of {length}, {width} wide, {way}"
+                yield {"table": "exact", "what": what, "kind": "", "way": way}, short(length, width, learn)
+    for setting in settings(args) if "kinds" in args.tables else ():
+        found, reasons = usable([*ours(args), *PEERS, "values"], setting, args.exact)
+        about = {"table": "kinds", "setting": vars(setting), "missing": reasons}
+        yield about, found | (limits(setting) if setting.kind == "float32" else {})
 
 
 def measure(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
-    setting = tune_process() if args.tuned else {}
-    print(json.dumps({"setting": setting}))
-    for what, kind, way, make in jobs(args):
-        times = race(make(), args.rounds, args.budget)
-        print(
-            json.dumps({"what": what, "kind": kind, "way": way, "times": {n: vars(t) for n, t in times.items()}}),
-            flush=True,
-        )
+    print(json.dumps({"setting": tune_process() if args.tuned else {}}))
+    for about, calls in jobs(args):
+        times = race(calls, args.rounds, args.budget)
+        print(json.dumps({**about, "times": {n: vars(t.by(args.clock)) for n, t in times.items()}}), flush=True)
 
 
-def report(lines: list[dict]) -> None:
-    rows = []
-    for line in lines:
-        times = {name: Time(**t) for name, t in line["times"].items()}
-        mine = times["attend"]
-        small, median = mine.over(times["torch"])
-        rows.append(
-            [
-                line["what"],
-                *(f"{1e3 * times[n].minimum:.2f}" if n in times else "" for n in ("attend", "tiles", "torch", "limit")),
-                f"{small:.2f}",
-                f"{median:.2f}",
-                ASKED.get((line["kind"], line["way"])),
-                f"{mine.over(times['limit'])[0]:.2f}" if "limit" in times else "",
-                ASKED_OF_LIMIT if "limit" in times and line["way"] == "forward" else None,
-            ]
-        )
-    header = ["B=1 H=8 K=64 unless said", "attend ms", "tiles ms", "torch ms", "limit ms"]
-    table(rows, [*header, "of torch: min", "median", "asked", "of limit", "asked"])
+def peaks(args: argparse.Namespace) -> None:
+    lines = []
+    for causal, learn, length in itertools.product((False, True), (False, True), args.peak):
+        setting = Setting(length, args.kinds[0], causal, learn, args.device)
+        names = [n for n in (*ours(args), *PEERS, "values") if setting.takes(n, args.exact)]
+        lines.append((setting, {name: peak_apart(name, setting) for name in names}))
+    report_peaks(lines)
 
 
 def main() -> None:
@@ -152,20 +120,40 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["float32", "bfloat16"], choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--budget", type=float, default=20.0, help="seconds a row")
+    parser.add_argument("--tables", nargs="*", default=["exact", "kinds"], choices=["exact", "kinds"])
+    parser.add_argument("--attention", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--exact", type=int, default=8192, help="the longest row that exact attention is timed on")
+    parser.add_argument("--peak", type=int, nargs="*", default=[], help="lengths to measure the peak memory at")
+    parser.add_argument("--process", nargs="*", default=["installed", "tuned"], choices=["installed", "tuned"])
+    parser.add_argument("--clock", choices=["wall", "cpu"], help="cpu by default for one thread on a CPU")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--compile", action="store_true", help="our kinds under torch.compile too")
     parser.add_argument("--tuned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.device == "cuda" and not torch.cuda.is_available():
+        parser.error("torch finds no CUDA device here")
+    args.clock = args.clock or ("cpu" if args.threads == 1 and args.device == "cpu" else "wall")
     if args.worker:
         measure(args)
         return
-    capability = torch.backends.cpu.get_cpu_capability()
-    print(f"torch {torch.__version__}, {capability}, {args.threads} threads, {os.cpu_count()} cores")
-    for tuned in (False, True):
-        command = [sys.executable, *sys.argv, "--worker", *(["--tuned"] if tuned else [])]
+    if args.device == "cuda":
+        args.process = ["installed"]
+        print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    else:
+        capability = torch.backends.cpu.get_cpu_capability()
+        print(
+            f"torch {torch.__version__}, {capability}, {args.threads} threads, {os.cpu_count()} cores, {args.clock} time"
+        )
+    for process in args.process:
+        command = [sys.executable, *sys.argv, "--worker", *(["--tuned"] if process == "tuned" else [])]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         first, *lines = map(json.loads, done.stdout.splitlines())
-        print(f"\nprocess {'tuned: ' + json.dumps(first['setting']) if tuned else 'as installed'}")
-        report(lines)
+        print(f"\nprocess {'tuned: ' + json.dumps(first['setting']) if process == 'tuned' else 'as installed'}")
+        report_exact([line for line in lines if line["table"] == "exact"])
+        report_kinds([line for line in lines if line["table"] == "kinds"])
+    if args.peak:
+        peaks(args)
 
 
 if __name__ == "__main__":

@@ -305,6 +305,26 @@ def test_a_model_that_normalises_queries_keeps_the_laws():
     require(check_model(model, batch, laws="PBSMKDR"))
 
 
+@pytest.mark.parametrize(
+    "kind", ["hard", "window:2,shared=1", "favor:16", "favor:16,feature=relu", "memory", "memory:gated=true"]
+)
+@pytest.mark.parametrize("items", [False, True])
+def test_models_with_every_attention_keep_the_laws(kind, items):
+    attention = kinds.make("attention", kind)
+    output, reader = ("items", Keep()) if items else ("vector", pool("attention", DIM, 2))
+    model, batch = make(
+        {"x": ("sequence", 0)},
+        output,
+        reader,
+        attention=attention,
+        normalise=True,
+        position=Sinusoidal(DIM),
+        dropout=0.2,
+    )
+    laws = "PBMKDR" if kind in ("hard", "memory:gated=true", "window:2,shared=1") else "PBSMKDR"
+    require(check_model(model, batch, laws=laws))
+
+
 def test_a_model_compiles_and_exports():
     reader = pool("attention", DIM, 2)
     model, batch = make({"x": ("sequence", 0)}, "vector", reader, position=Sinusoidal(DIM))

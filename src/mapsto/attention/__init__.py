@@ -4,6 +4,7 @@ A kind as constructed holds settings only. :meth:`Attention.bind` gives a fresh 
 buffers; an unbound kind called directly binds itself, so notebooks and tests need no layer.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -63,6 +64,10 @@ class Attention(nn.Module, ABC):
             if value is not None and name not in self.honours:
                 kind = type(self).__name__.removesuffix("Attention").lower()
                 raise ConfigError(f"{kind} attention cannot honour {name}.   Use attention=softmax, which can")
+
+    def sharpness(self, key: int) -> float:
+        """The τ that the logits τ cos(q, k) of a layer with normalised queries and keys start from: √K."""
+        return math.sqrt(key)
 
     @abstractmethod
     def forward(

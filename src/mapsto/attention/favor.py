@@ -1,5 +1,6 @@
 """Linear attention by random features of the softmax kernel: time and memory that grow with the length, not its square."""
 
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -27,6 +28,7 @@ from mapsto.stream import stream
 __all__ = ["FavorAttention"]
 
 EXPONENTIAL = ("optimal", "positive", "hyperbolic")
+TRUSTED = 0.1  # relative variance of a weight; answers are then off by about a third
 SIGNED = {"trigonometric": trigonometric, "gaussian": gaussian}
 
 
@@ -260,8 +262,24 @@ class FavorAttention(Attention):
 
         Reference: see :func:`mapsto.functional.feature.relative_variance`.
         """
-        width = q.shape[-1]
-        norm = (q.double() + k.double()).square().sum(-1) * width**-0.5
+        norm = (q.double() + k.double()).square().sum(-1) * q.shape[-1] ** -0.5
+        return self._predicted(norm, q.shape[-1])
+
+    def _predicted(self, norm: Tensor, width: int) -> Tensor:
         return relative_variance(
             norm, self.features, width, shape=self._shape(width), hyperbolic=self.feature == "hyperbolic"
         )
+
+    def sharpness(self, key: int) -> float:
+        """√K, or what the features can carry: queries and keys at right angles have a relative variance of 0.1 at most.
+
+        Not below 1. With √K itself and 256 features a weight is noise from K = 32 on.
+        """
+        low, high = 1.0, max(1.0, super().sharpness(key))
+        if self.feature not in EXPONENTIAL:
+            return high
+        for _ in range(20):
+            middle = (low + high) / 2
+            fine = self._predicted(torch.tensor(2 * middle, device="cpu"), key) <= math.log(TRUSTED)  # |q + k|²/√K = 2τ
+            low, high = (middle, high) if fine else (low, middle)
+        return low

@@ -22,6 +22,7 @@ class SoftmaxAttention(Attention):
         beta: inverse temperature; 1/√K by default. Towards ∞ it becomes hard attention, 0 is the mean.
 
     Example:
+        >>> import torch
         >>> q = k = torch.eye(2)[None, None]
         >>> SoftmaxAttention(beta=100.0)(q, k, torch.tensor([[[[3.0], [5.0]]]])).flatten()
         tensor([3., 5.])

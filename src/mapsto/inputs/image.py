@@ -202,6 +202,8 @@ class ImageInput(Input):
                 x = x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), torch.finfo(x.dtype).min)
             x = F.max_pool2d(x, 2, ceil_mode=True)
             size = (size + 1) // 2
+            if not full:  # the norm of what lies outside must be finite
+                x = x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), 0)
         x = F.gelu(norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
         return x if full else x.masked_fill(~_inside(size, x.shape[2], x.shape[3]), 0), size
 

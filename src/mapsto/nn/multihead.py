@@ -29,7 +29,7 @@ class MultiheadAttention(nn.Module):
         heads: H.
         attention: an unbound kind; exact softmax attention by default.
         normalise: queries and keys of each head are scaled to one length, and the logits become τ_h cos(q, k) with a
-            learned temperature τ_h > 0 a head (starting at √K).
+            learned temperature τ_h > 0 a head (starting at √K, or what the kind of attention can carry).
         bias: with bias vectors.
 
     Reference: Vaswani et al., Attention is all you need, 2017; normalisation: Henry et al., 2020.
@@ -45,7 +45,8 @@ class MultiheadAttention(nn.Module):
         self.attention = (attention or SoftmaxAttention()).bind(heads, dim // heads)
         self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
         self.out = nn.Linear(dim, dim, bias=bias)
-        self.log_temperature = nn.Parameter(torch.full((heads,), 0.5 * math.log(dim // heads))) if normalise else None
+        start = math.log(self.attention.sharpness(dim // heads))
+        self.log_temperature = nn.Parameter(torch.full((heads,), start)) if normalise else None
 
     def project(
         self, x: Float[Tensor, "... N D"], memory: Float[Tensor, "... M D"] | None

@@ -1,5 +1,6 @@
 """The verb ``check``: read everything, train nothing; or hold a trained model to the laws."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from mapsto.data.kind import infer
 from mapsto.data.problem import problems
 from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
+from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.honesty import listed
 from mapsto.tasks.pictures.text import visible
-from mapsto.tasks.plan import feed, make_plan, settle
+from mapsto.tasks.plan import feed, make_plan, settle, sized
 from mapsto.tasks.run import load
 from mapsto.tasks.watch import amount
 
@@ -70,6 +73,7 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         if 1 < len(columns[column]["counts"]) <= 12:
             say("       " + ", ".join(f"{k} {amount(n)}" for k, n in columns[column]["counts"].items()))
     say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}")
+    config, chosen = choose(sized(config, dataset), dataset, device=_cpu())
     config = settle(config, dataset)
     model = build(schema, dataset.measured, config.model, seed=config.seed)
     train = feed(dataset, "train", model, config, _cpu())
@@ -97,6 +101,8 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     say(
         f"model    {amount(parameters(model))} parameters, {amount(plan.steps)} steps for {config.train.epochs:g} epochs"
     )
+    if chosen:
+        say(chosen)
     warnings = _warnings(dataset, table, schema)
     for warning in warnings:
         say(f"warning: {warning}", "yellow")
@@ -152,7 +158,8 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
     """Hold a run's model to the laws, on its own rows.
 
     Returns:
-        ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``.
+        ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``, and ``"attention"`` if it is favor: how
+        far each head is to be trusted.
     """
     from mapsto.testing import check_model
 
@@ -168,4 +175,7 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
     laws = [
         {"law": v.law, "statement": v.statement, "passed": v.passed, "worst": v.worst, "note": v.note} for v in verdicts
     ]
-    return {"run": str(folder), "laws": laws}
+    judged = run.trust(test)
+    for line in listed(judged):
+        console.print(Text(line), soft_wrap=True)
+    return {"run": str(folder), "laws": laws} | ({"attention": [asdict(one) for one in judged]} if judged else {})

@@ -95,7 +95,10 @@ class ModelConfig(Section):
     dim: int = Field(0, description="width of an item; 0: by --size", ge=0, le=1 << 16)
     depth: int = Field(0, description="encoder blocks; 0: by --size", ge=0, le=1000)
     heads: int = Field(0, description="heads of each attention; 0: by --size", ge=0, le=1 << 12)
-    attention: str = Field("softmax", description="how heads mix values: softmax, hard, window:256, favor:256, memory")
+    attention: str = Field(
+        "softmax",
+        description="how heads mix values: softmax, hard, window:256, favor:256, memory; auto: by their time here",
+    )
     mixer: Literal["attention", "composite", "gated"] = Field(
         "attention",
         description="how items know of each other: attention; or memories that read both ways: composite, gated",
@@ -244,7 +247,8 @@ def build(content: dict[Any, Any], where: str) -> Config:
     if len(config.data.shares) != 3 or min(config.data.shares) < 0 or abs(sum(config.data.shares) - 1) > 1e-6:
         raise refusal(f"{where}: data.shares={config.data.shares}: three shares that add up to 1")
     try:
-        kinds.find("attention", config.model.attention.partition(":")[0])
+        if config.model.attention != "auto":
+            kinds.find("attention", config.model.attention.partition(":")[0])
     except ConfigError as error:
         raise refusal(str(error)) from None
     return config

@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from mapsto.tasks.honesty import Trust, listed
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.run import load, result_lines
 from mapsto.training.parallel import joined
@@ -28,7 +29,7 @@ def evaluate(
         console: where to print; None prints nothing.
 
     Returns:
-        ``{"metrics", "intervals", "baselines"}``.
+        ``{"metrics", "intervals", "baselines"}``, and ``"attention"`` if it is favor.
     """
     with joined(TIMEOUT) as world:
         loaded = load(run, device=device)
@@ -36,7 +37,8 @@ def evaluate(
         if not world.first:
             return result
     if console is not None:
-        for text in result_lines(result, loaded.model):
+        judged = [Trust(**one) for one in result.get("attention", [])]
+        for text in [*result_lines(result, loaded.model), *listed(judged)]:
             console.print(Text(visible(text)), soft_wrap=True)
     if out is not None:
         from mapsto.tasks import report

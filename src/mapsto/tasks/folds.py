@@ -30,7 +30,7 @@ def train_folds(
         over folds (which share training rows, so they are rough), and each fold's own result under ``folds``.
     """
     console = console or Console(stderr=True)
-    runs, results = [], []
+    config, runs, results = config.model_copy(deep=True), [], []
     with joined(config.train.timeout) as world:
         console = console if world.first else Console(quiet=True)
         for fold in range(config.data.folds):
@@ -38,6 +38,7 @@ def train_folds(
             one.data.fold = fold
             console.print(f"fold {fold + 1} of {config.data.folds}", highlight=False)
             run, result = train(one, source, name=f"{name}-fold-{fold}", console=console, tuned=tuned, world=world)
+            config.model.attention = run.config.model.attention  # what "auto" came to, for all folds
             runs.append(run)
             results.append(result)
     metrics: dict[str, float | None] = {}

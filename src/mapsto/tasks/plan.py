@@ -21,13 +21,13 @@ from mapsto.training.loop import Trainer
 from mapsto.training.parallel import World
 from mapsto.training.plan import Plan
 
-__all__ = ["feed", "make_plan", "seconds", "settle", "timed"]
+__all__ = ["feed", "make_plan", "seconds", "settle", "sized", "timed"]
 
 WARM, TIMED = 5, 20
 
 
-def settle(config: Config, dataset: Dataset, world: World | None = None) -> Config:
-    """Fill in what was left to the data's size and the processes, so that the config says every value."""
+def sized(config: Config, dataset: Dataset) -> Config:
+    """Fill in width, depth and heads, where they were left to the data's size."""
     config = config.model_copy(deep=True)
     rows = dataset.split.counts["train"]
     if config.size == "auto":
@@ -36,10 +36,17 @@ def settle(config: Config, dataset: Dataset, world: World | None = None) -> Conf
     for name in ("dim", "depth", "heads"):
         if not getattr(config.model, name):
             setattr(config.model, name, int(size[name]))
+    return config
+
+
+def settle(config: Config, dataset: Dataset, world: World | None = None) -> Config:
+    """Fill in what was left to the data's size and the processes, so that the config says every value."""
+    config = sized(config, dataset)
+    rows = dataset.split.counts["train"]
     if config.model.normalise is None:
         config.model.normalise = config.model.attention.partition(":")[0] == "favor"
     if not config.train.lr:
-        config.train.lr = float(size["lr"])
+        config.train.lr = float(SIZES[config.size]["lr"])
     if not config.train.accumulate:
         config.train.accumulate = world.size if world is not None else 1
     if not config.train.epochs:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from mapsto.tasks.build import load_model, parameters
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer, baselines, score
 from mapsto.tasks.watch import amount
@@ -93,7 +95,8 @@ class Run:
             world: processes to share the work; the first gets intervals and simple models too.
 
         Returns:
-            ``{"metrics", "intervals", "baselines"}``.
+            ``{"metrics", "intervals", "baselines"}``, and ``"attention"`` if it is favor: how far each head is to be
+            trusted, as :func:`mapsto.tasks.honesty.trust` says.
         """
         data = self.dataset() if source is None or self.config.data.source else None
         if source is None:
@@ -111,11 +114,18 @@ class Run:
         scores = score(self.model, found, groups=groups, seed=self.config.seed, resamples=1000 if first else 0)
         alone = data is None or not first
         simple = {} if alone else baselines(self.model, self.feed("train"), self.feed("val"), test)
-        return {
+        result = {
             "metrics": scores.metrics,
             "intervals": {k: list(v) for k, v in scores.intervals.items()},
             "baselines": simple,
         }
+        judged = self.trust(test) if first else []
+        return result | ({"attention": [asdict(one) for one in judged]} if judged else {})
+
+    def trust(self, feed: StoreFeed) -> list[Trust]:
+        """How far each head's favor attention is to be trusted, on some rows of a feed; empty for other kinds."""
+        batch = some(feed, seed=self.config.seed)
+        return [] if batch is None else trust(self.model, batch, seed=self.config.seed)
 
     def store_feed(self, store: Any, *, targets: bool) -> StoreFeed:
         """Batches of all rows of a store."""

@@ -17,21 +17,24 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto import disk, document
-from mapsto.errors import ConfigError, DataError, MapstoError, ModelFileError
+from mapsto.errors import ConfigError, DataError, MapstoError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
 from mapsto.process import release_memory, set_products
-from mapsto.tasks.build import build, load_model, save_model, tensors
+from mapsto.tasks.build import build, save_model
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, read_config
+from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.pictures.text import visible
-from mapsto.tasks.plan import feed, make_plan, settle, timed
+from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import Answers, answer, baselines, score, validation
+from mapsto.tasks.transfer import start_from
 from mapsto.tasks.watch import RunWatcher, clock
 from mapsto.training.checkpoint import Checkpoints
 from mapsto.training.loop import Trainer
@@ -145,6 +148,8 @@ class _Job:
             raise DataError(
                 f"no rows for {' and '.join(lacking)}.   Give data.shares such as [0.8, 0.1, 0.1], or more rows"
             )
+        bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
+        config, chosen = choose(sized(config, dataset), dataset, device=where, bfloat16=bfloat16, world=world)
         config = settle(config, dataset, world)
         if config.time and not config.train.steps and config.train.shard:
             raise ConfigError("time cannot be tried out on a sharded model.   Give --epochs or train.steps")
@@ -153,10 +158,9 @@ class _Job:
         alike = {"config": config.model_dump(), "data": facts, "versions": known["versions"]}
         world.agree(document.dump(alike), "settings, data or versions", starting=True)
         model = build(dataset.schema, dataset.measured, config.model, seed=config.seed).to(where)
-        if config.init and not begun:
-            _start_from(model, Path(config.init))
         feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
-        bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
+        if config.init and not begun:
+            start_from(model, Path(config.init), feeds["train"], seed=config.seed)
         if config.time and not config.train.steps:
             config = timed(config, model, feeds, bfloat16, world)
         plan = make_plan(config, feeds["train"], bfloat16)
@@ -179,13 +183,17 @@ class _Job:
             if own is not None:
                 facts = {k: known[k] for k in ("threads", "versions", "device")} | {"data": facts["fingerprint"]}
                 checkpoints = Checkpoints(folder / "checkpoints", {"run": own.environment["run"], **facts})
-            check = partial(_validate, model, feeds["val"], world)
+            check = partial(
+                _validate, model, feeds["val"], world, Doubt(model, feeds["val"], watcher, seed=config.seed)
+            )
             trainer = Trainer(model, plan, feeds["train"], check, watcher, checkpoints, world, shard=config.train.shard)
             if resumed or world.size > 1:
                 self._take_up(trainer, watcher, place, known)
             if not trainer.progress.step:
                 for line in describe_map(dataset, config, model, plan.steps, feeds["train"], where, bfloat16, folder):
                     watcher.say(line)
+                if chosen:
+                    watcher.say(chosen)
             _train(trainer, watcher, folder)
             trainer.finish()
             found = answer(model, feeds["test"], world=world)
@@ -255,8 +263,9 @@ class _Job:
         return run, result
 
 
-def _validate(model: Mapper, val: StoreFeed, world: World) -> dict[str, float]:
+def _validate(model: Mapper, val: StoreFeed, world: World, doubt: Doubt) -> dict[str, float]:
     try:
+        doubt.check()
         return validation(model, val, world)
     finally:
         release_memory()
@@ -265,19 +274,6 @@ def _validate(model: Mapper, val: StoreFeed, world: World) -> dict[str, float]:
 def _metric(model: Mapper) -> str:
     first = next(iter(model.output.targets.values()))
     return "mae" if isinstance(first, NumberTarget) else "accuracy"
-
-
-def _start_from(model: Mapper, path: Path) -> None:
-    other, _, _ = load_model(path / "model")
-    own, theirs = tensors(model), tensors(other)
-    fits = [n for n, p in own.items() if n in theirs and theirs[n].shape == p.shape]
-    if not fits:
-        raise ModelFileError(
-            f"init={path}: no weight of that model fits this one.   Use the same --size and model settings"
-        )
-    with torch.no_grad():
-        for name in fits:
-            own[name].copy_(theirs[name])
 
 
 def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:

@@ -103,6 +103,7 @@ class RunWatcher:
         names = ("metrics.jsonl", "log.txt", "bad-batches.jsonl")
         self.journals = {name: Journal(folder and folder / name) for name in names}
         self.head = False
+        self.warned: list[str] = []
         self.started = time.perf_counter()
         self.shown = 0.0
         self.progress: Progress | None = None
@@ -112,6 +113,12 @@ class RunWatcher:
         """A line for the terminal and the log. Markup in it is off: it may come from data."""
         self.tell(text, style)
         self.log(text)
+
+    def once(self, begin: str, text: str) -> None:
+        """A warning that a run gets once, however often it is resumed: unless the log has a line that begins so."""
+        if not any(line.startswith(begin) for line in (*self._logged().splitlines(), *self.warned)):
+            self.warned.append(begin)
+            self.say(text, "yellow")
 
     def tell(self, text: str, style: str = "") -> None:
         """A line for the terminal alone."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,47 +22,20 @@ from mapsto.stream import Clock
 from mapsto.training.adamw import AdamW
 from mapsto.training.ahead import Ahead
 from mapsto.training.checkpoint import Checkpoint, Checkpoints
+from mapsto.training.feed import Feed
 from mapsto.training.flat import Flat, check
 from mapsto.training.parallel import World
 from mapsto.training.plan import Plan, Progress
 from mapsto.training.schedule import average_decay, learning_rate
 from mapsto.training.shard import Shards
 from mapsto.training.trace import trace
+from mapsto.training.watcher import Watcher
 
-__all__ = ["Feed", "Trainer", "Watcher", "batch_loss"]
+__all__ = ["Trainer", "batch_loss"]
 
 BAD_BATCHES = 3
 OFTEN = 60.0  # seconds between checkpoints, where the plan does not say
 SHARE = 0.05  # of the time, at most, that saving may take
-
-
-class Feed(Protocol):
-    """Where batches come from: an order that is a pure function of the epoch, and the batches themselves."""
-
-    def order(self, epoch: int) -> Sequence[NDArray[np.int64]]:
-        """The rows of every micro-batch of an epoch."""
-
-    def batch(self, rows: NDArray[np.int64]) -> Batch:
-        """One micro-batch, on the model's device."""
-
-
-class Watcher(Protocol):
-    """Who is told how training goes."""
-
-    def stepped(self, step: int, loss: float) -> None:
-        """After every step: its number, counted from 1, and its loss per target."""
-
-    def evaluated(self, record: dict[str, Any]) -> None:
-        """After every evaluation: a line of ``metrics.jsonl``."""
-
-    def skipped(self, step: int, rows: list[int], cause: str) -> None:
-        """A step whose loss or gradient was not finite changed nothing: its rows, and what went wrong first."""
-
-    def unsaved(self, error: ResourceError) -> None:
-        """A checkpoint could not be written; training goes on."""
-
-    def positions(self) -> dict[str, int]:
-        """Bytes on the disk of each append-only file, for resume to cut them back to."""
 
 
 def batch_loss(model: Mapper, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,11 +11,13 @@ import numpy as np
 from mapsto.errors import DataError, MapstoError
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
 from mapsto.tasks.dataset import Dataset, Measured, Parts, fingerprint
+from mapsto.tasks.honesty import MEASURED, PREDICTED
 from mapsto.tasks.pictures import span
 from mapsto.tasks.pictures.attention import attended
 from mapsto.tasks.pictures.classes import confusions, label_bars
 from mapsto.tasks.pictures.curves import curves, read_history
 from mapsto.tasks.pictures.example import Example, costs, events, examples, heads, spread
+from mapsto.tasks.pictures.honesty import trusted
 from mapsto.tasks.pictures.numbers import predictions
 from mapsto.tasks.pictures.panel import note
 from mapsto.tasks.pictures.sheet import sheet
@@ -92,6 +94,7 @@ def gallery(run: Run) -> Gallery:
     _received(run, made)
     _mistakes(run, made, found)
     _attention(run, made, found)
+    _trusted(run, made)
     return made
 
 
@@ -198,6 +201,17 @@ def _attention(run: Run, made: Gallery, found: Answers) -> None:
         lambda: sheet(shown, title, weights=seen.weights),
         span.rows(shown, weights=seen.weights),
     )
+
+
+def _trusted(run: Run, made: Gallery) -> None:
+    found = run.trust(run.feed("test"))
+    if found:
+        caption = (
+            "In each cell: the error of the head's answers against exact softmax attention on the same queries and keys "
+            f"(to be trusted below {MEASURED:.0%}); beneath, the relative variance of a weight that theory predicts, the "
+            f"median over pairs (below {PREDICTED:g})."
+        )
+        made.pictures.append(Picture("trust", "How far favor attention is to be trusted", caption, trusted(found)))
 
 
 def _sheet(
