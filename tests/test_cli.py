@@ -74,7 +74,7 @@ def test_help_needs_no_torch():
     )
     done = alone(code)
     assert done.returncode == 0, done.stderr
-    for verb in ("check", "train", "evaluate", "predict", "show", "config", "doctor", "demo"):
+    for verb in ("check", "train", "evaluate", "predict", "show", "convert", "config", "doctor", "demo"):
         assert f"\n  {verb} " in done.stdout
 
 
@@ -108,6 +108,21 @@ def test_evaluate_gives_what_training_ended_with(trained, monkeypatch):
     again = json.loads(mapsto("evaluate", result["run"], "--json")[0])
     assert set(again) == {"metrics", "intervals", "baselines"}
     assert again["metrics"] == pytest.approx(result["metrics"], abs=1e-5)
+
+
+def test_convert_leaves_a_run_that_predicts(trained, monkeypatch):
+    folder, result = trained
+    monkeypatch.chdir(folder)
+    out, error = mapsto("convert", result["run"], "--attention", "favor:32", "--json")
+    converted = json.loads(out)
+    assert converted["run"] == f"{result['run']}-favor"
+    assert converted["metrics"]["before"] == pytest.approx(result["metrics"], abs=1e-5)
+    assert "softmax -> favor:32" in error
+    assert json.loads(mapsto("predict", converted["run"], "a lovely film", "--json")[0])["predictions"]
+    _, error = mapsto("convert", result["run"], "--attention", "favor:32", "--normalise", code=2)
+    assert error.endswith(f"mapsto convert {result['run']} --attention favor:32 --normalise --tune 5%\n")
+    shown = mapsto("convert", "--help")[0]
+    assert "mapsto convert runs/reviews --attention favor:256 --normalise --tune 5%" in shown
 
 
 def test_evaluate_on_other_data_names_an_unseen_label(trained, monkeypatch, tmp_path):

@@ -75,3 +75,15 @@ def test_the_data_are_the_same_bytes_every_time(data, tmp_path):
     files = sorted(p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file())
     assert len(files) > 100
     assert all((tmp_path / f).read_bytes() == (data / f).read_bytes() for f in files)
+
+
+def test_the_retrieval_example_shows_what_a_store_of_fixed_size_can_hold():
+    example = runpy.run_path(str(EXAMPLES / "retrieval.py"))
+    found = example["found"]
+    assert float(found("softmax", 64).min()) == 1
+    assert float(found("memory", 4).mean()) == 1
+    assert float(found("memory", 64).mean()) < 0.5
+    assert float(found("favor:2048", 64).mean()) > float(found("favor:64", 64).mean())
+    fading = found("memory:0.9", 64)
+    assert float(fading[-3:].mean()) > 0.8
+    assert float(fading[:32].mean()) < 0.2

@@ -13,6 +13,7 @@ from mapsto.likelihoods.gaussian import GaussianLikelihood
 from mapsto.models.mapper import Mapper
 from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
+from mapsto.nn.memory import CompositeMemory, GatedMemory, Recall
 from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.pool import POOLS, pool
 from mapsto.nn.position import Learned, NoPosition, Rotary, Sinusoidal
@@ -247,6 +248,41 @@ def test_every_pooled_model_keeps_the_laws(kind, reader, norm, position):
 def test_every_model_of_items_keeps_the_laws(kind, norm, position):
     model, batch = make({"x": (kind, 0)}, "items", Keep(), norm=norm(), position=POSITIONS[position](), dropout=0.2)
     require(check_model(model, batch, laws="PBSMKDR"))
+
+
+MIXERS = {
+    "composite": lambda: Recall(CompositeMemory, DIM),
+    "gated": lambda: Recall(GatedMemory, DIM),
+    "one way": lambda: Recall(GatedMemory, DIM, both=False),
+}
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize(
+    ("kind", "output", "reader", "position"),
+    [
+        ("sequence", "vector", "mean", "none"),
+        ("sequence", "vector", "class", "sinusoidal"),
+        ("series", "vector", "attention", "none"),
+        ("series", "items", None, "sinusoidal"),
+        ("sequence", "items", None, "none"),
+    ],
+)
+def test_every_model_of_memories_keeps_the_laws(mixer, kind, output, reader, position):
+    if reader == "class" and mixer == "one way":
+        reader = "attention"  # a class item in front has nothing before it
+    read = Keep() if reader is None else pool(reader, DIM, 2)
+    model, batch = make(
+        {"x": (kind, 0)}, output, read, position=POSITIONS[position](), mixer=MIXERS[mixer], depth=2, dropout=0.2
+    )
+    require(check_model(model, batch, laws="PBSMKDR"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", ["composite", "gated"])
+def test_a_model_of_memories_compiles_and_exports(mixer):
+    model, batch = make({"x": ("sequence", 0)}, "vector", pool("mean", DIM, 2), mixer=MIXERS[mixer])
+    require(check_model(model, batch, laws="G"))
 
 
 @pytest.mark.parametrize("second", ["vector", "image", "series"])

@@ -240,6 +240,20 @@ def test_every_position_tells_the_order(position, norm):
     assert found["accuracy"] > max(0.85, plain["accuracy"] + 0.2)
 
 
+@pytest.mark.parametrize("mixer", ["composite", "gated"])
+def test_a_memory_knows_which_marker_came_last(mixer):
+    rng, rows = draws(18), []
+    for _ in range(300):
+        code = list(rng.choice(list("cdefgh"), int(rng.integers(6, 16))))
+        for at in rng.choice(len(code), 3, replace=False):
+            code[at] = str(rng.choice(["a", "b"]))
+        last = next(c for c in reversed(code) if c in "ab")
+        rows.append({"code": "".join(code), "label": f"last was {last}"})
+    run, found, plain = learn(rows, "code:sequence", "label", 120, model_mixer=mixer)
+    assert found["accuracy"] > max(0.9, plain["accuracy"] + 0.2)
+    assert [p["label"] for p in run.predict(["ccaccbcc", "ccbccacc"])] == ["last was b", "last was a"]
+
+
 def _orders(rows=300):
     rng = draws(17)
     made = []

@@ -194,6 +194,35 @@ def show(
 
 
 @app.command()
+def convert(
+    run: RunFolder,
+    attention: Annotated[str, typer.Option("--attention", metavar="KIND", help="softmax, favor:256, window:128, ...")],
+    normalise: Annotated[
+        bool, typer.Option("--normalise", help="normalise queries and keys, too; takes --tune")
+    ] = False,
+    tune: Annotated[
+        str, typer.Option("--tune", metavar="STEPS|SHARE", help="train on for 200 steps, or 5% of the run's own")
+    ] = "",
+    name: Annotated[str, typer.Option("--run", metavar="NAME", help="name of the new run folder, beside the old")] = "",
+    device: Device = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Give a trained model another kind of attention: linear, windowed, exact, and back. The run stays as it is.
+
+    mapsto convert runs/reviews --attention favor:256 --normalise --tune 5%
+    """
+    from mapsto.tasks.convert import convert as work
+
+    console, tuned = _console(as_json), _tune()
+    _, result = work(
+        run, attention, normalise=normalise, tune=tune, name=name, device=device, console=console, tuned=tuned
+    )
+    if as_json:
+        _print_json(result)
+
+
+@app.command()
 def config(
     key: Annotated[str, typer.Argument(metavar="[KEY]", help="one key, or a section")] = "",
     as_json: Json = False,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import pad
 
+from mapsto.attention.favor import FavorAttention
 from mapsto.attention.hard import HardAttention
 from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.attention.window import WindowAttention
@@ -444,3 +445,41 @@ def test_a_kind_may_name_the_law_it_cannot_obey():
     require(verdicts)
     assert verdicts[0].note == "exempt: a twin for this test"
     assert verdicts[0].worst > 0
+
+
+class Careless(FavorAttention):
+    """Rotations as LAPACK gives them, without their signs put right."""
+
+    def bind(self, heads, key, stream=None):
+        bound = super().bind(heads, key, stream)
+        blocks = torch.randn(self.features // key, key, key, generator=stream, dtype=torch.float64)
+        rows = torch.linalg.qr(blocks).Q.mT.reshape(-1, key)
+        lengths = torch.randn(rows.shape, generator=stream, dtype=torch.float64).norm(dim=1, keepdim=True)
+        bound.omega.copy_(rows * lengths)
+        return bound
+
+
+class OneDrawForAll(FavorAttention):
+    """Every layer has the same features, whatever its stream: where one errs, all do."""
+
+    def bind(self, heads, key, stream=None):
+        return super().bind(heads, key)
+
+
+class MoreOfTheSame(FavorAttention):
+    """Beyond the width rows are repeated, so that more features are no better."""
+
+    def bind(self, heads, key, stream=None):
+        bound = super().bind(heads, key, stream)
+        bound.omega.copy_(bound.omega[:key].repeat(self.features // key, 1))
+        return bound
+
+
+@pytest.mark.parametrize("twin", [Careless, OneDrawForAll, MoreOfTheSame])
+def test_law_f_catches_features_that_are_not_drawn_as_they_must_be(twin):
+    assert broken(check_attention(lambda: twin(64, feature="positive"), laws="F")) == ["F"]
+
+
+@pytest.mark.parametrize("options", [{}, {"feature": "positive"}, {"feature": "hyperbolic", "coupling": "iid"}])
+def test_law_f_holds_for_features_of_the_softmax_kernel(options):
+    require(check_attention(lambda: FavorAttention(64, **options), laws="F"))

@@ -6,11 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from mapsto.collection import Collection
+from mapsto.collection import Collection, Packed
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
 from mapsto.nn.dropout import Dropout
 from mapsto.nn.initial import initialise
+from mapsto.nn.memory import GatedMemory, Recall
 from mapsto.nn.pool import MeanPool, SumPool
 from mapsto.nn.position import Position
 from mapsto.nn.reader import Reader
@@ -98,6 +99,24 @@ class Silent(Position):
     """Says it tells where items are, and does not."""
 
 
+class Timeless(nn.Module):
+    """Says it goes by the order of items, and sums them up."""
+
+    ordered = True
+
+    def forward(self, x, *, causal=False, position=None):
+        items = x.unpack() if isinstance(x, Packed) else x
+        total = items.items.masked_fill(~items.valid[..., None], 0).sum(1, keepdim=True)
+        return x.items + (total if items is x else total[:, 0].repeat_interleave(x.lengths, 0))
+
+
+class LeaksBehind(GatedMemory):
+    """What stands behind the last item is written, too: padding moves what is read from the end."""
+
+    def _scan(self, written, log_forget, valid, **rest):
+        return super()._scan(written, log_forget, None, **rest)
+
+
 class AlwaysDropping(Dropout):
     """Dropout that stays active in eval mode."""
 
@@ -161,6 +180,8 @@ MODELS = {
     "FirstItem": (lambda: model(reader=FirstItem()), "S"),
     "MeanWithoutCare": (lambda: model(reader=MeanWithoutCare()), "M"),
     "ByIndex": (lambda: model(encoder=Encoder(DIM, 1, 2, position=ByIndex())), "S"),
+    "Timeless": (lambda: model(encoder=Encoder(DIM, 1, 2, mixer=Timeless)), "S"),
+    "LeaksBehind": (lambda: model(encoder=Encoder(DIM, 1, 2, mixer=lambda: Recall(LeaksBehind, DIM))), "P"),
     "Silent": (lambda: model(encoder=Encoder(DIM, 1, 2, position=Silent())), "S"),
     "AlwaysDropping": (lambda: with_dropout(AlwaysDropping), "D"),
     "UnseededDropout": (lambda: with_dropout(UnseededDropout), "D"),

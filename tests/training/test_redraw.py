@@ -1,5 +1,6 @@
 """Features that are drawn anew in training are a function of the step, and what was drawn goes with the weights."""
 
+import itertools
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -120,7 +121,7 @@ def test_layers_draw_features_of_their_own_every_so_many_steps():
         seen.append(drawn(run))
     first, second = sorted(seen[0])
     assert not torch.equal(seen[0][first], seen[0][second])
-    assert [equal(a, b) for a, b in zip(seen, seen[1:], strict=False)] == [True, True, False, True, True, False]
+    assert [equal(a, b) for a, b in itertools.pairwise(seen)] == [True, True, False, True, True, False]
 
 
 def test_the_best_weights_come_with_the_features_they_were_evaluated_with():

@@ -65,7 +65,7 @@ class Attention(nn.Module, ABC):
                 kind = type(self).__name__.removesuffix("Attention").lower()
                 raise ConfigError(f"{kind} attention cannot honour {name}.   Use attention=softmax, which can")
 
-    def temperature(self, key: int) -> float:
+    def sharpness(self, key: int) -> float:
         """The τ that the logits τ cos(q, k) of a layer with normalised queries and keys start from: √K."""
         return math.sqrt(key)
 

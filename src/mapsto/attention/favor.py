@@ -16,6 +16,7 @@ from mapsto.functional.feature import (
     KERNELS,
     Exponential,
     draw,
+    exponential,
     gaussian,
     generalised,
     optimal_shape,
@@ -257,6 +258,18 @@ class FavorAttention(Attention):
         nothing = q.new_zeros(*q.shape[:2], 1, 1)
         return guarded(q, nothing.expand(-1, -1, -1, q.shape[3]), nothing, None, answer)
 
+    def kernel(self, q: Float[Tensor, "... K"], k: Float[Tensor, "... K"]) -> Float[Tensor, "..."] | None:
+        """What :meth:`estimate` is in the mean: exp(q·k/√K); None for a kernel of its own or rows of one norm."""
+        if self.feature not in (*EXPONENTIAL, "trigonometric") or self.coupling == "regularised":
+            return None
+        return torch.exp((q * k).sum(-1) * q.shape[-1] ** -0.5)
+
+    def estimate(self, q: Float[Tensor, "... K"], k: Float[Tensor, "... K"]) -> Float[Tensor, "..."]:
+        """φ(q)·φ(k), not normalised: for figures and laws. It overflows where attention does not."""
+        made = self._exponential(q)
+        f, g = (self._plain(x) if made is None else exponential(x, made) for x in (q, k))
+        return (f * g).sum(-1)
+
     def variance(self, q: Float[Tensor, "... K"], k: Float[Tensor, "... K"]) -> Float[Tensor, "..."]:
         """Log of the relative variance of each pair's weight that theory predicts: below 0 it can be trusted.
 
@@ -270,12 +283,12 @@ class FavorAttention(Attention):
             norm, self.features, width, shape=self._shape(width), hyperbolic=self.feature == "hyperbolic"
         )
 
-    def temperature(self, key: int) -> float:
+    def sharpness(self, key: int) -> float:
         """√K, or what the features can carry: queries and keys at right angles have a relative variance of 0.1 at most.
 
         Not below 1. With √K itself and 256 features a weight is noise from K = 32 on.
         """
-        low, high = 1.0, max(1.0, super().temperature(key))
+        low, high = 1.0, max(1.0, super().sharpness(key))
         if self.feature not in EXPONENTIAL:
             return high
         for _ in range(20):

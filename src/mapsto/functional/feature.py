@@ -69,11 +69,9 @@ def draw(features: int, dim: int, source: torch.Generator, *, coupling: str = "o
 
     if coupling == "iid":
         return normal(features)
-    blocks = []
-    for _ in range(math.ceil(features / dim)):
-        q, r = torch.linalg.qr(normal(dim))
-        blocks.append(q * torch.where(r.diagonal() < 0, -1.0, 1.0))
-    rows = torch.cat(blocks)[:features]
+    q, r = torch.linalg.qr(normal(math.ceil(features / dim) * dim).view(-1, dim, dim))
+    signs = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
+    rows = (q * signs[:, None]).view(-1, dim)[:features]
     if coupling == "regularised":
         return rows * math.sqrt(dim)
     lengths: Tensor = normal(features).norm(dim=1, keepdim=True)

@@ -45,7 +45,7 @@ class MultiheadAttention(nn.Module):
         self.attention = (attention or SoftmaxAttention()).bind(heads, dim // heads)
         self.qkv = nn.Linear(dim, 3 * dim, bias=bias)
         self.out = nn.Linear(dim, dim, bias=bias)
-        start = math.log(self.attention.temperature(dim // heads))
+        start = math.log(self.attention.sharpness(dim // heads))
         self.log_temperature = nn.Parameter(torch.full((heads,), start)) if normalise else None
 
     def project(

@@ -49,6 +49,11 @@ class Position(nn.Module):
         """Whether this kind has a bias, which attention must then honour."""
         return type(self).bias is not Position.bias
 
+    @property
+    def turns(self) -> bool:
+        """Whether this kind turns queries and keys."""
+        return type(self).rotate is not Position.rotate
+
     def fit(self, dim: int, heads: int) -> None:
         """Told for what it will be used, when a stack is built.
 

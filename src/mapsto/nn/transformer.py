@@ -1,5 +1,6 @@
 """Encoder and decoder: blocks of attention and feed-forward with residual connections."""
 
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from jaxtyping import Float
@@ -14,7 +15,7 @@ from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.position import NoPosition, Position
 from mapsto.nn.reader import Reader
 
-__all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Placement", "PostNorm", "PreNorm"]
+__all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Mixer", "Placement", "PostNorm", "PreNorm"]
 
 Batch = TypeVar("Batch", Collection, Packed)
 
@@ -68,29 +69,34 @@ class FeedForward(nn.Sequential):
         super().__init__(nn.Linear(dim, hidden), activation or nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim))
 
 
+class Mixer(Protocol):
+    """What lets the items of a group know of each other: self-attention, or a memory in its place."""
+
+    def __call__(self, x: Collection | Packed, *, causal: bool, position: Position | None) -> Tensor:
+        """New items, of the shape of ``x.items``."""
+
+
 class Block(nn.Module):
-    """Self-attention, then cross-attention if the block has one, then feed-forward, each a residual branch."""
+    """Self-attention (or a memory), then cross-attention if the block has one, then feed-forward: residual branches."""
 
     def __init__(
         self,
         dim: int,
-        heads: int,
+        mixer: nn.Module,
+        cross: nn.Module | None,
         *,
-        attention: Attention | None,
-        cross: bool,
         norm: Placement,
         hidden: int,
         activation: nn.Module,
         dropout: float,
         eps: float,
-        normalise: bool,
     ):
         super().__init__()
         self.placement = norm
-        self.attention = MultiheadAttention(dim, heads, attention=attention, normalise=normalise)
+        self.attention = mixer  # a Mixer; called attention, as it mostly is
         self.attention_norm = nn.LayerNorm(dim, eps=eps)
-        self.cross = MultiheadAttention(dim, heads, normalise=normalise) if cross else None
-        self.cross_norm = nn.LayerNorm(dim, eps=eps) if cross else None
+        self.cross = cross
+        self.cross_norm = nn.LayerNorm(dim, eps=eps) if cross is not None else None
         self.feedforward = FeedForward(dim, hidden, activation=activation, dropout=dropout)
         self.feedforward_norm = nn.LayerNorm(dim, eps=eps)
         self.dropout = Dropout(dropout)
@@ -128,6 +134,7 @@ class Stack(nn.Module):
         dropout: float = 0.0,
         eps: float = 1e-5,
         normalise: bool = False,
+        mixer: Callable[[], nn.Module] | None = None,
     ):
         super().__init__()
         if activation not in ACTIVATIONS:
@@ -137,29 +144,32 @@ class Stack(nn.Module):
             )
         placement = norm or PreNorm()
         self.position = position or NoPosition()
-        if self.position.biased and "bias" not in (attention or SoftmaxAttention()).honours:
-            raise ConfigError(
-                f"{type(self.position).__name__} positions add to the logits, and {type(attention).__name__} has none to "
-                "add to. Use model.attention=softmax, or model.position=sinusoidal or rotary"
-            )
+        _agree(self.position, attention, mixer, normalise)
         self.dropout = Dropout(dropout)
+
+        def attend() -> MultiheadAttention:
+            return MultiheadAttention(dim, heads, attention=attention, normalise=normalise)
+
         self.blocks = nn.ModuleList(
             Block(
                 dim,
-                heads,
-                attention=attention,
-                cross=cross,
+                (mixer or attend)(),
+                MultiheadAttention(dim, heads, normalise=normalise) if cross else None,
                 norm=placement,
                 hidden=hidden or 4 * dim,
                 activation=ACTIVATIONS[activation](),
                 dropout=dropout,
                 eps=eps,
-                normalise=normalise,
             )
             for _ in range(depth)
         )
         self.norm = nn.LayerNorm(dim, eps=eps) if placement.final else nn.Identity()
         self.position.fit(dim, heads)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether items are told apart by their order, places or not: some block is a memory."""
+        return any(getattr(block.attention, "ordered", False) for block in self.blocks)
 
     def run(self, x: Batch, memory: Batch | None, causal: bool) -> Batch:
         """From the entrance to the last norm."""
@@ -168,6 +178,25 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x, memory, self.position, causal)
         return x.replace(items=self.norm(x.items))
+
+
+def _agree(
+    position: Position, attention: Attention | None, mixer: Callable[[], nn.Module] | None, normalise: bool
+) -> None:
+    name = type(position).__name__
+    if mixer is not None:
+        if attention is not None or normalise:
+            raise ConfigError("a stack with a mixer of its own has no use for attention= or normalise=. Leave them out")
+        if position.biased or position.turns:
+            raise ConfigError(
+                f"{name} positions are for attention, and a memory goes by the order of items. Use model.position=none, "
+                "sinusoidal or learned"
+            )
+    elif position.biased and "bias" not in (attention or SoftmaxAttention()).honours:
+        raise ConfigError(
+            f"{name} positions add to the logits, and {type(attention).__name__} has none to add to. Use "
+            "model.attention=softmax, or model.position=sinusoidal or rotary"
+        )
 
 
 class Encoder(Stack):
@@ -185,8 +214,10 @@ class Encoder(Stack):
         dropout: on the entrance and on every branch.
         eps: of the norms.
         normalise: see :class:`~mapsto.nn.multihead.MultiheadAttention`.
+        mixer: makes what stands in the place of self-attention in each block, such as
+            ``lambda: Recall(GatedMemory, dim)`` (:mod:`mapsto.nn.memory`).
 
-    Cost: O(depth · (N D² + N² D)) with softmax attention.
+    Cost: O(depth · (N D² + N² D)) with softmax attention, O(depth · N D²) with a memory.
 
     Reference: Vaswani et al., Attention is all you need, 2017.
     """

@@ -1,6 +1,7 @@
 """A model from its settings, and the files of a model: ``model.safetensors``, ``config.json``, ``vocabulary.*``."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mapsto.errors import ConfigError, ModelFileError, ResourceError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
+from mapsto.nn.memory import CompositeMemory, GatedMemory, Recall
 from mapsto.nn.pool import pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from mapsto.nn.reader import Keep, Reader
@@ -54,7 +56,8 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
             dim,
             config.depth,
             config.heads,
-            attention=kinds.make("attention", config.attention),
+            attention=kinds.make("attention", config.attention) if config.mixer == "attention" else None,
+            mixer=_mixer(schema, config),
             position=_position(schema, config, measured),
             norm=PreNorm() if config.norm == "pre" else PostNorm(),
             hidden=config.hidden or None,
@@ -90,9 +93,27 @@ def _affordable(needed: int, what: str, cure: str) -> None:
         raise ResourceError(f"{what} needs {needed / 1e9:,.1f} GB of memory, {free / 1e9:,.1f} GB are free.   {cure}")
 
 
+def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module] | None:
+    if config.mixer == "attention":
+        return None
+    found = [field.kind for field in schema.inputs]
+    if found not in (["sequence"], ["series"]):
+        raise ConfigError(
+            f"model.mixer={config.mixer}: a memory takes items in their order, and {' and '.join(found)} items have none.   "
+            "Use model.mixer=attention, or map from one sequence or series"
+        )
+    if config.attention != "softmax" or config.normalise:
+        raise ConfigError(
+            f"model.mixer={config.mixer} stands in the place of attention.   Leave out model.attention and model.normalise"
+        )
+    made = CompositeMemory if config.mixer == "composite" else GatedMemory
+    return lambda: Recall(made, config.dim)
+
+
 def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
     sets = all(field.kind == "vector" for field in schema.inputs)
-    name = ("none" if sets else "sinusoidal") if config.position == "auto" else config.position
+    told = sets or config.mixer != "attention"  # a memory knows the order by itself
+    name = ("none" if told else "sinusoidal") if config.position == "auto" else config.position
     if name == "none":
         return NoPosition()
     if sets:

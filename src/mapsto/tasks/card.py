@@ -54,8 +54,8 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
         "",
         "## Model",
         "",
-        f"An encoder of {config.model.depth} layers of width {config.model.dim} with {config.model.heads} heads of "
-        f"{config.model.attention} attention, {amount(parameters(model))} parameters, trained for "
+        f"An encoder of {config.model.depth} layers of width {config.model.dim} with {config.model.mixing}, "
+        f"{amount(parameters(model))} parameters, trained for "
         f"{amount(config.train.steps)} steps with seed {config.seed}. All settings are in `config.yaml` of the run "
         "folder; `config.json` here holds what is needed to load the model, `model.safetensors` the weights. Neither "
         "file can run code.",

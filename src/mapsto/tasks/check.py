@@ -1,6 +1,7 @@
 """The verb ``check``: read everything, train nothing; or hold a trained model to the laws."""
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.text import Text
 
 from mapsto.data.kind import infer
 from mapsto.data.problem import problems
+from mapsto.models.mapper import Mapper
+from mapsto.nn.multihead import MultiheadAttention
 from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.crossover import choose
@@ -154,6 +157,15 @@ def _warnings(dataset: Any, table: Any, schema: Any) -> list[str]:
     return found
 
 
+def _different(model: Mapper) -> list[MultiheadAttention]:
+    """One layer of each kind, setting and size of attention that a model has."""
+    found: dict[str, MultiheadAttention] = {}
+    for layer in model.modules():
+        if isinstance(layer, MultiheadAttention):
+            found.setdefault(str((type(layer.attention), layer.attention.settings(), layer.heads, layer.dim)), layer)
+    return list(found.values())
+
+
 def check_run(folder: Path, console: Console) -> dict[str, Any]:
     """Hold a run's model to the laws, on its own rows.
 
@@ -161,14 +173,19 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
         ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``, and ``"attention"`` if it is favor: how
         far each head is to be trusted.
     """
-    from mapsto.testing import check_model
+    from mapsto.testing import check_attention, check_model
 
     run = load(folder, device="cpu")
     test = run.feed("test")
-    console.print(
-        Text(f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test rows; about half a minute")
-    )
+    console.print(Text(f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test rows; about a minute"))
     verdicts = check_model(run.model, test.batch(test.rows[:8]))
+    marks = {"W": "window", "F": "features", "H": "estimator"}
+    for layer in _different(run.model):
+        kind, width = layer.attention, layer.dim // layer.heads
+        console.print(Text(f"and its {type(kind).__name__} of {layer.heads} heads, {width} wide"))
+        letters = "PBSCTMKDR" + "".join(law for law, mark in marks.items() if hasattr(kind, mark))
+        make = partial(type(kind), **kind.settings())
+        verdicts += check_attention(make, heads=layer.heads, width=width, laws=letters)
     for v in verdicts:
         mark = Text("holds   ", "green") if v.passed else Text("BROKEN  ", "bold red")
         console.print(mark.append(Text(f"{v.law}  {v.statement}    worst {v.worst:.2g}  {v.note}", "")), soft_wrap=True)

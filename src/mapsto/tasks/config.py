@@ -99,10 +99,14 @@ class ModelConfig(Section):
         "softmax",
         description="how heads mix values: softmax, hard, window:256, favor:256, memory; auto: by their time here",
     )
+    mixer: Literal["attention", "composite", "gated"] = Field(
+        "attention",
+        description="how items know of each other: attention; or memories that read both ways: composite, gated",
+    )
     position: Literal["auto", "sinusoidal", "learned", "rotary", "alibi", "t5", "relative", "none"] = Field(
         "auto",
-        description="how places are told: auto (sinusoidal, none for sets), sinusoidal, learned, rotary, alibi, t5, "
-        "relative, none",
+        description="how places are told: auto (sinusoidal; none for sets and memories), sinusoidal, learned, rotary, "
+        "alibi, t5, relative, none",
     )
     pool: Literal["mean", "max", "sum", "attention", "class", "sigmoid", "softmax"] = Field(
         "mean", description="one answer from all items: mean, max, sum, attention, class, sigmoid, softmax"
@@ -118,6 +122,13 @@ class ModelConfig(Section):
     sigma: Literal["shared", "datum"] = Field(
         "shared", description="spread of predicted numbers: shared by all rows, or one a datum"
     )
+
+    @property
+    def mixing(self) -> str:
+        """How items know of each other, for a report."""
+        if self.mixer != "attention":
+            return f"{self.mixer} memory"
+        return f"{self.heads} heads, {self.attention} attention"
 
 
 class TrainConfig(Section):

@@ -110,7 +110,7 @@ def _map(run: Run, pictures: Gallery) -> str:
     if pictures.data is not None:
         facts["Rows"] = rows(pictures.data)
     facts["Model"] = (
-        f"encoder of {model.depth} layers, width {model.dim}, {model.heads} heads, {model.attention} attention; "
+        f"encoder of {model.depth} layers, width {model.dim}, {model.mixing}; "
         f"{'each item answers' if run.model.output.kind == 'items' else f'{model.pool} pooling'}; "
         f"{amount(parameters(run.model))} parameters"
     )

@@ -289,8 +289,8 @@ def describe_map(
     number = "bfloat16" if bfloat16 else "float32"
     return [
         f"{name:<10}    {amount(rows)} rows    {columns}{left}",
-        f"map           {sources} -> {what + ': ' if what else ''}{heads}    encoder {m.depth} x {m.dim}, {m.heads} heads, "
-        f"{m.attention} attention, {'each item' if what else m.pool + ' pooling'}",
+        f"map           {sources} -> {what + ': ' if what else ''}{heads}    encoder {m.depth} x {m.dim}, {m.mixing}, "
+        f"{'each item' if what else m.pool + ' pooling'}",
         f"split         train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])} {how}"
         f"{copies}    seed {config.seed}",
         f"device        {where}, {torch.get_num_threads()} threads, {number}    {amount(parameters(model))} parameters    "

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto import disk, document
-from mapsto.errors import ConfigError, DataError, MapstoError, ModelFileError
+from mapsto.errors import ConfigError, DataError, MapstoError
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import NumberTarget
 from mapsto.process import release_memory, set_products
-from mapsto.tasks.build import build, load_model, save_model, tensors
+from mapsto.tasks.build import build, save_model
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.crossover import choose
@@ -34,6 +34,7 @@ from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import Answers, answer, baselines, score, validation
+from mapsto.tasks.transfer import start_from
 from mapsto.tasks.watch import RunWatcher, clock
 from mapsto.training.checkpoint import Checkpoints
 from mapsto.training.loop import Trainer
@@ -157,9 +158,9 @@ class _Job:
         alike = {"config": config.model_dump(), "data": facts, "versions": known["versions"]}
         world.agree(document.dump(alike), "settings, data or versions", starting=True)
         model = build(dataset.schema, dataset.measured, config.model, seed=config.seed).to(where)
-        if config.init and not begun:
-            _start_from(model, Path(config.init))
         feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
+        if config.init and not begun:
+            start_from(model, Path(config.init), feeds["train"], seed=config.seed)
         if config.time and not config.train.steps:
             config = timed(config, model, feeds, bfloat16, world)
         plan = make_plan(config, feeds["train"], bfloat16)
@@ -273,19 +274,6 @@ def _validate(model: Mapper, val: StoreFeed, world: World, doubt: Doubt) -> dict
 def _metric(model: Mapper) -> str:
     first = next(iter(model.output.targets.values()))
     return "mae" if isinstance(first, NumberTarget) else "accuracy"
-
-
-def _start_from(model: Mapper, path: Path) -> None:
-    other, _, _ = load_model(path / "model")
-    own, theirs = tensors(model), tensors(other)
-    fits = [n for n, p in own.items() if n in theirs and theirs[n].shape == p.shape]
-    if not fits:
-        raise ModelFileError(
-            f"init={path}: no weight of that model fits this one.   Use the same --size and model settings"
-        )
-    with torch.no_grad():
-        for name in fits:
-            own[name].copy_(theirs[name])
 
 
 def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:

@@ -10,7 +10,8 @@ Each check tries every law that applies and gives a list of verdicts; :func:`req
 The laws, by letter: P padding changes nothing, B nor does company, S nor the order of a set, C nor the future;
 T steps equal the whole; M a query with nothing to see gets zeros; K finite numbers stay finite; D the same seed gives
 the same bits, and nothing is written to; R what is saved comes back; G one graph serves all lengths; W a window is
-exact attention over a band of ranks; H a hard choice is one key, and learns; L a density integrates to one.
+exact attention over a band of ranks; F random features have no bias; H a hard choice is one key, and learns; L a density
+integrates to one.
 """
 
 from mapsto.testing.attention import check_attention

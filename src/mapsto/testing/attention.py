@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mapsto.attention import Attention
 from mapsto.stream import stream
+from mapsto.testing.feature import law_features
 from mapsto.testing.formula import both, law_meaning, law_rounding, visible
 from mapsto.testing.graph import check_compile, check_export
 from mapsto.testing.hard import law_hard
@@ -36,9 +37,9 @@ def check_attention(
 ) -> list[Verdict]:
     """Hold a kind of attention to the laws, in float64 and float32 (P, C, M, K, D in bfloat16 too), training and not.
 
-    A kind with a ``window`` is held to law W too, and one with an ``estimator`` to law H. A kind that cannot obey a law
-    says so in its class: ``exempt = {"S": "ties go to the lowest rank"}``; one that cannot cross says why in
-    ``self_only``, and must then refuse to. Random modules are at rest, but for law H.
+    A kind with a ``window`` is held to law W too, one with ``features`` to law F, one with an ``estimator`` to law H. A
+    kind that cannot obey a law says so in its class: ``exempt = {"S": "ties go to the lowest rank"}``; one that cannot
+    cross says why in ``self_only``, and must then refuse to. Random modules are at rest, but for law H.
 
     Args:
         make: gives an unbound kind, the same every time.
@@ -69,6 +70,8 @@ def check_attention(
     kind = make()
     if hasattr(kind, "window"):
         trials["W"] = [law_window]
+    if hasattr(kind, "features"):
+        trials["F"] = [law_features]
     if hasattr(kind, "estimator"):
         trials["H"] = [law_hard]
     return Report.of(kind).hold(subject, trials, trials if laws is None else laws)

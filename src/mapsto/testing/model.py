@@ -171,6 +171,17 @@ def _symmetry(trial: _Trial, report: Report) -> None:
     def both(c: Collection) -> Collection:
         return c.replace(items=shuffled(c.items), places=None if c.places is None else shuffled(c.places))
 
+    if getattr(model.encoder, "ordered", False):
+        if int(items.lengths.max()) > 1:
+            with (
+                torch.no_grad(),
+                report.case("S", "permuting items of an encoder that goes by order changes the answers") as case,
+            ):
+                kind = trial.of(torch.float64)
+                wanted, found = _theta(kind, batch, lambda c: c), _theta(kind, batch, both)
+                for name, theta in wanted.items():
+                    case.differ(found[name], shuffled(theta))
+        return
     for dtype in TYPES:
         kind, tol = trial.of(dtype), tolerance(dtype, model=True)
         with torch.no_grad(), report.case("S", "permuting items, with their places, permutes their answers") as case:

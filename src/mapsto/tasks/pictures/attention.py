@@ -17,6 +17,7 @@ from torch import Tensor
 
 from mapsto.collection import Collection
 from mapsto.models.mapper import Batch, Mapper
+from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.pool import AttentionPool, ClassPool, LambdaPool
 from mapsto.tasks.pictures.view import inputs
 
@@ -75,7 +76,8 @@ def attended(model: Mapper, batch: Batch) -> Attended | None:
 
 def _last(model: Mapper) -> Any:
     blocks = getattr(model.encoder, "blocks", None)
-    return blocks[-1].attention if blocks is not None and len(blocks) else None
+    layer = blocks[-1].attention if blocks is not None and len(blocks) else None
+    return layer if isinstance(layer, MultiheadAttention) else None  # a memory looks at nobody
 
 
 def _read(model: Mapper, memory: Collection, layer: Any, calls: list[tuple[Any, Any]]) -> tuple[str, Tensor] | None:
