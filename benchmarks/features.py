@@ -15,7 +15,7 @@ latter are better, as the formulas of a single product say (at q·k = 0 and |q +
 k, with the same number R of numbers an item is mapped to (what uses each ω with both signs draws R/2 rows). Rows are
 orthogonal, or regularised (*reg*), whose kernel is another: ``reg, R → ∞`` is the error of that alone. ``optimal`` fits
 its shape to a mean of |q + k|²/√d of √d, as ``FavorAttention`` does; beside it the same for other multiples of √d.
-``unit`` are queries and keys of length √d, as ``MultiheadAttention(normalise=True)`` starts with.
+Queries and keys that are normalised have logits τ cos(q, k): τ = √d, where exact attention starts, and where favor does.
 """
 
 import argparse
@@ -30,13 +30,15 @@ import torch
 from scipy.special import hyp0f1
 from torch import Tensor
 
+from mapsto.attention.favor import FavorAttention
 from mapsto.functional.feature import COUPLINGS, Exponential, draw, optimal_shape, trigonometric
 from mapsto.functional.linear import linear_attend, through_features
 from mapsto.stream import stream
 from race import table
 
 LENGTH, COUNTS = 1024, (16, 32, 64, 128, 256)
-SCALES: dict[str, float | None] = {"1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0, "unit": None}
+SCALES = {"1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0}
+TEMPERATURES: dict[str, Callable[[int], float]] = {"τ = √d": math.sqrt, "τ of favor": FavorAttention(256).temperature}
 
 Made = Callable[[Tensor], Exponential]
 
@@ -70,11 +72,11 @@ Found = dict[tuple[str, str, int], Interval]
 Row = dict[tuple[str, int, int], dict[str, Interval]]
 
 
-def inputs(seed: int, dim: int, scale: float | None, length: int = LENGTH) -> tuple[Tensor, Tensor, Tensor]:
-    """(1, L, d) each, in float64."""
-    q, k, v = torch.randn(3, 1, length, dim, generator=stream(seed, "inputs", dim), dtype=torch.float64)
-    if scale is None:
-        q, k = (x / x.norm(dim=-1, keepdim=True) * math.sqrt(dim) for x in (q, k))
+def inputs(seed: int, dim: int, scale: float = 1.0, temperature: float | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """(1, L, d) each, in float64; with a temperature, queries and keys are normalised to logits τ cos(q, k)."""
+    q, k, v = torch.randn(3, 1, LENGTH, dim, generator=stream(seed, "inputs", dim), dtype=torch.float64)
+    if temperature is not None:
+        q, k = (x / x.norm(dim=-1, keepdim=True) * math.sqrt(temperature) * dim**0.25 for x in (q, k))
         return q, k, v
     return scale * q, scale * k, v
 
@@ -190,10 +192,11 @@ def scales(seeds: int) -> Row:
     found = {}
     for dim in (16, 64):
         some = candidates(dim)
-        for label, scale in SCALES.items():
+        for label in (*SCALES, *TEMPERATURES):
+            temperature = TEMPERATURES[label](dim) if label in TEMPERATURES else None
             errors: dict[int, dict[str, list[float]]] = {m: {n: [] for n in some} for m in (64, 256)}
             for seed in range(seeds):
-                q, k, v = inputs(seed, dim, scale)
+                q, k, v = inputs(seed, dim, SCALES.get(label, 1.0), temperature)
                 truth = exact(q, k, v)
                 size = mean_square(truth)
                 floor = mean_square(limit(q, k, v) - truth) / size if seed < 5 else None
@@ -238,13 +241,12 @@ def picture(half: Found, whole: Found, by_scale: Row, path: Path) -> None:
         axes.set(xticks=COUNTS, xticklabels=COUNTS)
     left.set(ylabel="mean-square error of the output")
     left.legend(fontsize=7, ncols=2)
-    drawn = {label: scale for label, scale in SCALES.items() if scale is not None}
-    places = list(drawn.values())
+    places = list(SCALES.values())
     for name in ("positive", "hyperbolic", "optimal", "hyperbolic reg"):
         for dim, line in ((16, ":"), (64, "-")):
-            lines(right, places, [by_scale[label, dim, 256][name] for label in drawn], line, name, f"d = {dim}")
+            lines(right, places, [by_scale[label, dim, 256][name] for label in SCALES], line, name, f"d = {dim}")
     right.axhline(1, color="black", lw=0.6)
-    right.set(xscale="log", yscale="log", xlabel="s, where q, k ~ s N(0, 1)", xticks=places, xticklabels=list(drawn))
+    right.set(xscale="log", yscale="log", xlabel="s, where q, k ~ s N(0, 1)", xticks=places, xticklabels=list(SCALES))
     right.set(ylabel="error / mean square of the output", title="256 numbers an item; reg: regularised rows")
     right.legend(fontsize=7)
     for axes in (left, middle, right):
