@@ -214,7 +214,7 @@ def warning(model: Mapper, worst: Trust) -> str:
 def cures(model: Mapper, worst: Trust) -> list[str]:
     """What to type, the cheapest first."""
     found = []
-    layers = [m for m in model.modules() if hasattr(m, "log_temperature")]
+    layers = [m for m in model.modules() if isinstance(getattr(m, "attention", None), FavorAttention)]
     if any(layer.log_temperature is None for layer in layers):
         found.append("model.normalise=true")
     kind = next(m for m in model.modules() if isinstance(m, FavorAttention))
