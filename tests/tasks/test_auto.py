@@ -110,6 +110,11 @@ def test_nothing_is_timed_for_short_rows_and_positions_with_a_bias(monkeypatch):
     assert "alibi adds to its logits" in line
 
 
+def test_a_memory_in_the_place_of_attention_has_nothing_to_choose(monkeypatch):
+    with pytest.raises(ConfigError, match=r"model.mixer=gated.*Leave out model.attention=auto"):
+        decided(monkeypatch, [5000], None, **{"model.mixer": "gated"})
+
+
 def test_a_kind_that_was_named_stays(monkeypatch):
     config, line = decided(monkeypatch, [5000], None, **{"model.attention": "favor:64"})
     assert (config.model.attention, line) == ("favor:64", "")

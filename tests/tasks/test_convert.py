@@ -239,6 +239,12 @@ def test_a_position_that_adds_to_logits_is_refused_for_a_kind_without(tmp_path):
     assert convert(biased.folder, "window:8")[0].folder.is_dir()
 
 
+def test_a_model_without_attention_is_refused(tmp_path):
+    without = trained(tmp_path, "train.steps=2", "model.mixer=gated")
+    with pytest.raises(ConfigError, match="gated memory in the place of attention"):
+        convert(without.folder, "favor:64")
+
+
 def test_a_normalised_model_is_not_normalised_again(tmp_path):
     first = trained(tmp_path, "train.steps=2", "model.attention=favor:16")
     with pytest.raises(ConfigError, match="normalised queries and keys already"):

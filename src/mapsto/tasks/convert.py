@@ -34,6 +34,7 @@ from mapsto.training.parallel import World, joined
 __all__ = ["convert"]
 
 EVALUATIONS = 8  # of a fine-tuning
+GENTLE = 0.1  # of the run's learning rate: with all of it, the first steps undo what was learned
 TIMEOUT = 300.0
 
 
@@ -138,6 +139,8 @@ def _settings(old: Run, attention: str, normalise: bool, steps: int, path: Path)
     """The new run's config; refuses what cannot be."""
     config = old.config.model_copy(deep=True)
     was = config.model.attention
+    if config.model.mixer != "attention":
+        raise ConfigError(f"{path} has a {config.model.mixer} memory in the place of attention: nothing to convert")
     if attention == "auto":
         raise ConfigError("--attention auto: say which kind to convert to, such as favor:256")
     kind, before = _kind(attention), _kind(was)
@@ -155,6 +158,7 @@ def _settings(old: Run, attention: str, normalise: bool, steps: int, path: Path)
     if steps:
         t = config.train
         t.epochs = max(0.001, round(t.epochs * steps / max(1, t.steps), 3))
+        t.lr, t.warmup = GENTLE * t.lr, max(t.warmup, 0.1)
         t.steps, t.patience, t.evaluate_every = steps, 0, max(1, math.ceil(steps / EVALUATIONS))
     return config
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from mapsto.attention import Attention
 from mapsto.attention.favor import FavorAttention
 from mapsto.attention.softmax import SoftmaxAttention
+from mapsto.errors import ConfigError
 from mapsto.stream import stream
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import Dataset, Parts
@@ -183,9 +184,16 @@ def choose(
 
     Returns:
         A config that names the kind, and a line that says why (empty if the kind was named already).
+
+    Raises:
+        ConfigError: the model has no attention.
     """
     if config.model.attention != AUTO:
         return config, ""
+    if config.model.mixer != "attention":
+        raise ConfigError(
+            f"model.mixer={config.model.mixer} stands in the place of attention.   Leave out model.attention={AUTO}"
+        )
     found = b""
     if world is None or world.first:
         found = json.dumps(_decide(config, lengths(dataset), device, bfloat16)).encode()
