@@ -192,7 +192,7 @@ def test_settings_are_read_as_they_are_typed():
         kinds.make("attention", "favor:64,feature=rleu")
     with pytest.raises(ConfigError, match="takes features=, feature=, coupling=, redraw=, seed="):
         kinds.make("attention", "favor:64,faetures=relu")
-    with pytest.raises(ConfigError, match=r"attention\.features=0: expected a whole number from 1"):
+    with pytest.raises(ConfigError, match=r"attention\.features=0: expected a whole number from 1 to 65,536"):
         kinds.make("attention", "favor:0")
 
 

@@ -79,9 +79,13 @@ class FavorAttention(Attention):
                 f'attention.coupling: "{coupling}" is not one of {", ".join(COUPLINGS)}.'
                 f"{did_you_mean(str(coupling), COUPLINGS)}"
             )
-        for name, value, least in (("features", features, 1), ("redraw", redraw, 0)):
-            if not isinstance(value, int) or not least <= value < 1 << 24:
-                raise ConfigError(f"attention.{name}={value}: expected a whole number from {least}")
+        for name, value, least, most in (
+            ("features", features, 1, 1 << 16),
+            ("redraw", redraw, 0, 1 << 40),
+            ("seed", seed, 0, 1 << 62),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                raise ConfigError(f"attention.{name}={value}: expected a whole number from {least} to {most:,}")
         self.features, self.feature, self.coupling, self.redraw, self.seed = features, feature, coupling, redraw, seed
         self._turn = -1
         self.omega: Tensor | None

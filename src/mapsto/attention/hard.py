@@ -71,7 +71,7 @@ class HardAttention(Attention):
         for name, value in (("temperature", temperature), ("final", final)):
             if not 0 < value < float("inf"):
                 raise ConfigError(f"attention.{name}={value}: expected a finite number above 0")
-        if not isinstance(steps, int) or steps < 0:
+        if type(steps) is not int or steps < 0:
             raise ConfigError(f"attention.steps={steps}: expected a whole number, 0 or more")
         if estimator != "gumbel" and (temperature, final, steps) != (1.0, 0.1, 10_000):
             raise ConfigError(

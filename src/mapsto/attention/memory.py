@@ -38,11 +38,13 @@ class MemoryAttention(Attention):
 
     def __init__(self, gamma: float = 1.0, *, gated: bool = False):
         super().__init__()
-        if not isinstance(gamma, float | int) or not 0 < gamma <= 1:
+        if type(gated) is not bool:
+            raise ConfigError(f"attention.gated={gated}: expected true or false")
+        if type(gamma) not in (float, int) or not 0 < gamma <= 1:
             raise ConfigError(f"attention.gamma={gamma}: expected a number above 0, up to 1 (which never forgets)")
         if gated and gamma != 1:
             raise ConfigError(f"attention.gamma={gamma}: a gated memory learns what to keep.   Leave gamma out")
-        self.gamma, self.gated = float(gamma), bool(gated)
+        self.gamma, self.gated = float(gamma), gated
         self.gate: nn.Parameter | None = None
         self.open: nn.Parameter | None = None
 

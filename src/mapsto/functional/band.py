@@ -181,7 +181,7 @@ def _folded(q: Tensor, k: Tensor, v: Tensor, pairs: Ranked, beta: float) -> Tens
     near = keys.clamp(0, count - 1)
 
     def fold(x: Tensor) -> Tensor:
-        return x.expand(len(q), -1, -1, -1, -1).transpose(1, 2).flatten(0, 1)
+        return x.expand(q.shape[0], -1, -1, -1, -1).transpose(1, 2).flatten(0, 1)
 
     mixed = _mix(
         fold(q.unflatten(2, (blocks, size))),

@@ -142,7 +142,7 @@ def _keys(k: Tensor, features: Exponential, valid: Tensor | None) -> Float[Tenso
     size = (k * k).sum(-1)[:, None] * -features.size
     if valid is not None:
         size = size.masked_fill(~valid[:, None], NEVER)
-    rows = features.rows.expand(len(k), -1, -1)
+    rows = features.rows.expand(k.shape[0], -1, -1)
     return torch.baddbmm(size + features.shift[:, None], rows, k.transpose(1, 2))
 
 

@@ -192,23 +192,23 @@ class Ranked:
         """Entries of a tensor of all places, by rank."""
         if self.order is None:
             return whole[:, :, rows, keys]
-        row = torch.arange(len(self.order), device=whole.device).view(-1, 1, 1, 1)
-        return whole.expand(len(self.order), -1, -1, -1)[row, :, self.order[:, rows], self.order[:, keys]].movedim(
+        row = torch.arange(self.order.shape[0], device=whole.device).view(-1, 1, 1, 1)
+        return whole.expand(self.order.shape[0], -1, -1, -1)[row, :, self.order[:, rows], self.order[:, keys]].movedim(
             -1, 1
         )
 
     def _allowed(self, allowed: Tensor, batch: slice, rows: slice, keys: slice) -> Tensor:
         if self.order is None:
-            return (allowed[batch] if len(allowed) > 1 else allowed)[:, :, rows, keys]
+            return (allowed[batch] if allowed.shape[0] > 1 else allowed)[:, :, rows, keys]
         order = self.order[batch]
-        row = torch.arange(len(order), device=order.device)[:, None, None]
-        part = allowed[batch] if len(allowed) > 1 else allowed.expand(len(order), -1, -1, -1)
+        row = torch.arange(order.shape[0], device=order.device)[:, None, None]
+        part = allowed[batch] if allowed.shape[0] > 1 else allowed.expand(order.shape[0], -1, -1, -1)
         return part[row, :, order[:, rows, None], order[:, None, keys]].movedim(-1, 1)
 
     def _bias(self, bias: Bias, batch: slice, rows: slice, keys: slice) -> Tensor:
         if self.order is None or self.valid is None:
             block = bias(rows, keys)
-            return block[batch] if len(block) > 1 else block
+            return block[batch] if block.shape[0] > 1 else block
         # What does not exist stands at the last item that does, so that no piece of the row is asked for in vain.
         last = (self.valid.sum(1, keepdim=True) - 1).clamp(min=0)
         place = torch.arange(self.order.shape[1], device=self.order.device).minimum(last)

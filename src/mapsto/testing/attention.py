@@ -1,7 +1,8 @@
 """The laws of attention, for every kind: ours and a user's own."""
 
+import itertools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -289,10 +290,10 @@ class _Whole(nn.Module):
 
 
 def _graphs(subject: Subject, report: Report) -> None:
-    def inputs(lengths: Iterable[int], *, learning: bool) -> Iterable[tuple[Any, ...]]:
-        for n in lengths:
-            x = [t.requires_grad_(learning) for t in subject.qkv(2, n, dtype=torch.float32)]
-            yield (*x, prefix([n, n // 2], n))
+    def inputs(lengths: Iterable[int], *, learning: bool, batches: Sequence[int] = (2,)) -> Iterable[tuple[Any, ...]]:
+        for n, batch in zip(lengths, itertools.cycle(batches), strict=False):
+            x = [t.requires_grad_(learning) for t in subject.qkv(batch, n, dtype=torch.float32)]
+            yield (*x, prefix([n - n * b // (2 * batch - 2) for b in range(batch)], n))
 
     causal, free = (_Whole(subject.layer(torch.float32), causal) for causal in (True, False))
     with torch.no_grad():
@@ -300,4 +301,5 @@ def _graphs(subject: Subject, report: Report) -> None:
     check_compile(report, "valid, train", free, inputs((7, 1, 64, 300), learning=True), 1e-5)
     auto = torch.export.Dim.AUTO
     shapes = (*[{0: auto, 2: auto}] * 3, {0: auto, 1: auto})
-    check_export(report, "causal", causal, inputs((7, 30, 2), learning=False), shapes, 1e-5)
+    check_export(report, "causal", causal, inputs((7, 30, 2), learning=False, batches=(2, 3, 5)), shapes, 1e-5)
+    check_export(report, "valid", free, inputs((7, 30, 2), learning=False, batches=(2, 3, 5)), shapes, 1e-5)
