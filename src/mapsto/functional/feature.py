@@ -71,7 +71,7 @@ def draw(features: int, dim: int, source: torch.Generator, *, coupling: str = "o
         return normal(features)
     q, r = torch.linalg.qr(normal(math.ceil(features / dim) * dim).view(-1, dim, dim))
     signs = torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)
-    rows = (q * signs[:, None]).view(-1, dim)[:features]
+    rows = (q * signs[:, None]).reshape(-1, dim)[:features]
     if coupling == "regularised":
         return rows * math.sqrt(dim)
     lengths: Tensor = normal(features).norm(dim=1, keepdim=True)
