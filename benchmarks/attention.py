@@ -91,7 +91,7 @@ def jobs(args: argparse.Namespace) -> Iterator[tuple[dict, Calls]]:
                 what = f"64 masked rows of {length}, {width} wide, {way}"
                 yield {"table": "exact", "what": what, "kind": "", "way": way}, short(length, width, learn)
     for setting in settings(args) if "kinds" in args.tables else ():
-        found, reasons = usable([*ours(args), *PEERS, "values"], setting, args.exact)
+        found, reasons = usable([*ours(args), *args.peers, "values"], setting, args.exact)
         about = {"table": "kinds", "setting": vars(setting), "missing": reasons}
         yield about, found | (limits(setting) if setting.kind == "float32" else {})
 
@@ -104,11 +104,23 @@ def measure(args: argparse.Namespace) -> None:
         print(json.dumps({**about, "times": {n: vars(t.by(args.clock)) for n, t in times.items()}}), flush=True)
 
 
+def run(command: list[str]) -> list[dict]:
+    """What a worker prints; a worker that ends early, by a lack of memory say, leaves what it has measured."""
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        for line in worker.stdout:
+            lines.append(json.loads(line))
+    if worker.returncode:
+        print(f"the process ended with {worker.returncode} after {len(lines) - 1} rows; these are the rows")
+    return lines or [{"setting": {}}]
+
+
 def peaks(args: argparse.Namespace) -> None:
     lines = []
     for causal, learn, length in itertools.product((False, True), (False, True), args.peak):
         setting = Setting(length, args.kinds[0], causal, learn, args.device)
-        names = [n for n in (*ours(args), *PEERS, "values") if setting.takes(n, args.exact)]
+        names = [n for n in (*ours(args), *args.peers, "values") if setting.takes(n, args.exact)]
         lines.append((setting, {name: peak_apart(name, setting) for name in names}))
     report_peaks(lines)
 
@@ -122,6 +134,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=20.0, help="seconds a row")
     parser.add_argument("--tables", nargs="*", default=["exact", "kinds"], choices=["exact", "kinds"])
     parser.add_argument("--attention", nargs="*", default=list(KINDS), choices=list(KINDS))
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--exact", type=int, default=8192, help="the longest row that exact attention is timed on")
     parser.add_argument("--peak", type=int, nargs="*", default=[], help="lengths to measure the peak memory at")
     parser.add_argument("--process", nargs="*", default=["installed", "tuned"], choices=["installed", "tuned"])
@@ -147,8 +160,7 @@ def main() -> None:
         )
     for process in args.process:
         command = [sys.executable, *sys.argv, "--worker", *(["--tuned"] if process == "tuned" else [])]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        first, *lines = map(json.loads, done.stdout.splitlines())
+        first, *lines = run(command)
         print(f"\nprocess {'tuned: ' + json.dumps(first['setting']) if process == 'tuned' else 'as installed'}")
         report_exact([line for line in lines if line["table"] == "exact"])
         report_kinds([line for line in lines if line["table"] == "kinds"])

@@ -38,7 +38,7 @@ from race import table
 
 LENGTH, COUNTS = 1024, (16, 32, 64, 128, 256)
 SCALES = {"1/4": 0.25, "1/2": 0.5, "1": 1.0, "2": 2.0}
-TEMPERATURES: dict[str, Callable[[int], float]] = {"τ = √d": math.sqrt, "τ of favor": FavorAttention(256).temperature}
+TEMPERATURES: dict[str, Callable[[int], float]] = {"τ = √d": math.sqrt, "τ of favor": FavorAttention(256).sharpness}
 
 Made = Callable[[Tensor], Exponential]
 

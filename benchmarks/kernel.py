@@ -33,6 +33,9 @@ __all__ = ["MAPS", "SOFTMAX", "Sample", "careless", "pair", "promised", "regular
 
 NORM, APART = 1.0, 0.3  # |x + y|², |x − y|²
 
+PIECE = 1 << 13
+"""Rows that stay in the cache."""
+
 Map = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -144,11 +147,12 @@ def promised(x: Tensor, y: Tensor) -> float:
 
 def sample(name: str, x: Tensor, y: Tensor, omega: Tensor, kernel: float | None = None) -> Sample:
     """What every row of Ω says about one pair, a block of d rows averaged."""
-    d = len(x)
-    omega = omega[: len(omega) // d * d]
-    both = MAPS[name](torch.stack([x, y]), omega)
-    rows = len(omega) * (both[0] * both[1]).view(-1, len(omega)).sum(0)
-    return Sample(rows.view(-1, d).mean(1), theory(name, x, y)[0] if kernel is None else kernel)
+    d, blocks = len(x), []
+    for rows in omega[: len(omega) // d * d].split(max(1, PIECE // d) * d):
+        both = MAPS[name](torch.stack([x, y]), rows)
+        products = len(rows) * (both[0] * both[1]).view(-1, len(rows)).sum(0)
+        blocks.append(products.view(-1, d).mean(1))
+    return Sample(torch.cat(blocks), theory(name, x, y)[0] if kernel is None else kernel)
 
 
 def judge(name: str, coupling: str, x: Tensor, y: Tensor, omega: Tensor) -> tuple[list[object], list[str]]:
