@@ -174,7 +174,7 @@ class Exponential:
 
     def logits(self, x: Float[Tensor, "... K"]) -> Float[Tensor, "... R"]:
         """Rows·x + shift: log φ but for the size of x."""
-        return x @ self.rows.T + self.shift
+        return (x @ self.rows.T).add_(self.shift)
 
 
 def exponential(x: Float[Tensor, "... K"], features: Exponential) -> Float[Tensor, "... R"]:
