@@ -89,7 +89,8 @@ def report_kinds(lines: list[dict]) -> None:
     print()
     header = ["B=1 H=8 K=64 m=256 w=256", "ms", "rival", "rival ms", "of it: min", "median", "asked"]
     table(rows, [*header, "of torch", "values ms", "limit ms", "of limit", "asked"])
-    print("\nGrowth of time between the two longest rows, as a power of the length:", "; ".join(slopes(seen)))
+    if found := "; ".join(slopes(seen)):
+        print("\nGrowth of time between the two longest rows, as a power of the length:", found)
     for sentence in crossovers(seen):
         print(sentence)
     for reason in sorted({reason for line in lines for reason in line["missing"]}):
@@ -161,7 +162,7 @@ def report_peaks(lines: list[tuple[Setting, dict[str, int | str]]]) -> None:
                 continue
             other = found.get("performer-pytorch")
             ratio = f"{size / other:.3f}" if isinstance(other, int) and other and name not in QUADRATIC else ""
-            asked = PEAK_ASKED if name == "favor" and setting.causal and not setting.learn and ratio else None
+            asked = PEAK_ASKED if (name, setting) == ("favor", Setting(4096, causal=True)) and ratio else None
             rows.append([f"{name} {setting}", f"{size / 2**20:.1f}", ratio, asked])
     print()
     table(rows, ["the most memory beside the inputs", "MiB", "of performer-pytorch", "asked"])
