@@ -50,7 +50,8 @@ class FavorAttention(Attention):
         feature: ``optimal`` (positive features of least variance for |q+k|²/√K near √K), ``positive``, ``hyperbolic``;
             ``relu`` and ``softplus`` are kernels of their own; ``trigonometric`` and ``gaussian`` have normalisers that
             cross zero, and are not for a model.
-        coupling: ``orthogonal`` rows, ``iid``, or ``regularised``.
+        coupling: ``orthogonal`` rows, ``iid``, or ``regularised``: rows of one norm, whose kernel is not quite
+            exp(q·k/√K), but whose error is the least at any number of features one can afford.
         redraw: in training, draw the features anew every so many steps; 0 never does.
         seed: of the features of a kind that is asked without having been bound to a layer.
 
@@ -145,7 +146,9 @@ class FavorAttention(Attention):
         return made.scaled(width**-0.5)
 
     def _shape(self, width: int) -> float:
-        return optimal_shape(width**0.5, width) if self.feature == "optimal" else 0.0
+        # Rows of one norm have their size in common: there A would only change the kernel.
+        least = self.feature == "optimal" and self.coupling != "regularised"
+        return optimal_shape(width**0.5, width) if least else 0.0
 
     def _plain(self, x: Tensor) -> Tensor:
         omega, x = self._rows(x), x * x.shape[-1] ** -0.25
