@@ -66,7 +66,12 @@ def make(folder: str, text: str) -> Any:
         return cls(**given)
     except TypeError:
         known = ", ".join(f"{n}=" for n in taken)
-        raise ConfigError(f'{folder}: "{text}": expected values of {known} such as {kind}:256') from None
+        raise ConfigError(f'{folder}: "{text}": expected values of {known} such as {kind}:{_example(cls)}') from None
+
+
+def _example(cls: type[Any]) -> str:
+    first = next(iter(inspect.signature(cls).parameters.values()))
+    return f"{first.name}={'1.0' if first.default is None else first.default}"
 
 
 def _value(text: str) -> Any:

@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+from mapsto.attention import memory as memory_module
 from mapsto.attention.memory import MemoryAttention
 from mapsto.errors import ConfigError
 from mapsto.nn.multihead import MultiheadAttention
@@ -89,6 +90,41 @@ def test_forgetting_over_a_million_places_stays_finite():
     assert out.isfinite().all()
     assert state.top.abs().max() < 1e3
     assert 20 * 5000 * math.log(2) > 6e4  # what a sum of logarithms would have grown to
+
+
+def test_a_document_forgets_by_its_own_keys_only():
+    q, k, v = (draw(1, 2, 9, 4, seed=s) for s in (1, 2, 3))
+    segment = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0, 0]])
+    found = MemoryAttention(0.5)(q, k, v, causal=True, segment=segment)
+    for document in (0, 1):
+        own = (segment[0] == document).nonzero()[:, 0]
+        alone = MemoryAttention(0.5)(*(t[:, :, own] for t in (q, k, v)), causal=True)
+        torch.testing.assert_close(found[:, :, own], alone, atol=1e-12, rtol=1e-10)
+
+
+def test_a_long_prefill_that_forgets_is_as_exact_as_the_whole():
+    x = [draw(1, 1, 8192, 4, seed=s, dtype=torch.float32) for s in (1, 2, 3)]
+    memory = MemoryAttention(0.5)
+    out, _ = memory.step(*x, memory.start(x[0], 0, batch=1, heads=1, key=4, value=4))
+    torch.testing.assert_close(out, memory(*x, causal=True), atol=1e-5, rtol=0)
+
+
+def test_features_keep_their_digits_far_below_zero():
+    x = torch.tensor([-30.0, -17.0, -1.0, 0.0, 2.0], requires_grad=True)
+    lifted = memory_module.lift(x)
+    wanted = torch.tensor([math.exp(-30), math.exp(-17), math.exp(-1), 1.0, 3.0])
+    torch.testing.assert_close(lifted, wanted, rtol=1e-6, atol=0)
+    (slope,) = torch.autograd.grad(lifted.sum(), x)
+    torch.testing.assert_close(slope, torch.tensor([math.exp(-30), math.exp(-17), math.exp(-1), 1.0, 1.0]))
+
+
+def test_autocast_changes_no_digit_of_what_is_read():
+    k, v = draw(1, 1, 50, 8, dtype=torch.float32), draw(1, 1, 50, 8, seed=1, dtype=torch.float32)
+    memory = MemoryAttention()
+    state = memory.write(k, v, memory.start(k, 0, batch=1, heads=1, key=8, value=8))
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = memory.read(k, state)
+    assert torch.equal(inside, memory.read(k, state))
 
 
 @pytest.mark.parametrize("gamma", [0.0, -1.0, 1.5, float("nan")])

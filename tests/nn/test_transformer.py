@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from mapsto import kinds
 from mapsto.collection import Collection
 from mapsto.errors import ConfigError
 from mapsto.nn.initial import initialise
+from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.pool import POOLS, AttentionPool, ClassPool, LambdaPool, MaxPool, MeanPool, SumPool, pool
 from mapsto.nn.transformer import Decoder, Encoder, PostNorm, PreNorm
 from mapsto.stream import stream
@@ -160,3 +162,22 @@ def test_normalised_heads_depend_on_directions_only():
     logits = attention._normalise(q) @ attention._normalise(q).transpose(2, 3) / (DIM // HEADS) ** 0.5
     tau = attention.log_temperature.exp()[:, None, None]
     torch.testing.assert_close(logits, tau * unit @ unit.transpose(2, 3), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "window:3", "favor:16", "memory:0.9"])
+def test_packed_rows_keep_their_own_segments_decays_and_masks(kind):
+    """Each padded group of a packed collection takes its own rows, and no more columns than it has."""
+    layer = MultiheadAttention(8, 2, attention=kinds.make("attention", kind)).double()
+    lengths = torch.tensor([3, 9, 20, 40])
+    valid = torch.arange(40) < lengths[:, None]
+    items = torch.randn(4, 40, 8, generator=stream(0, "packed"), dtype=torch.float64)
+    whole = Collection.build(items, valid)
+    row = torch.arange(4)[:, None]
+    seen = {
+        "segment": torch.arange(40) // (2 + row),
+        "decay": -torch.rand(4, 2, 40, generator=stream(1, "packed")).double(),
+    }
+    if kind == "softmax":
+        seen["allowed"] = torch.rand(4, 1, 40, 40, generator=stream(2, "packed")) > 0.3
+    wanted = layer(whole, causal=True, **seen)[valid]
+    torch.testing.assert_close(layer(whole.pack(3), causal=True, **seen), wanted, atol=1e-10, rtol=0)

@@ -483,3 +483,14 @@ def test_law_f_catches_features_that_are_not_drawn_as_they_must_be(twin):
 @pytest.mark.parametrize("options", [{}, {"feature": "positive"}, {"feature": "hyperbolic", "coupling": "iid"}])
 def test_law_f_holds_for_features_of_the_softmax_kernel(options):
     require(check_attention(lambda: FavorAttention(64, **options), laws="F"))
+
+
+class AsksTheBiasOfTheFirstRow(WindowAttention):
+    """Rows that have drifted apart in this very piece are taken to be equally long."""
+
+    def _block(self, bias, before, count, ranks, *, even):
+        return super()._block(bias, before, count, ranks, even=before.even)
+
+
+def test_law_t_catches_a_bias_for_the_ranks_of_another_row():
+    assert broken(check_attention(lambda: AsksTheBiasOfTheFirstRow(3), laws="T")) == ["T"]

@@ -6,7 +6,6 @@ buffers; an unbound kind called directly binds itself, so notebooks and tests ne
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,12 +14,10 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 from mapsto.errors import ConfigError
+from mapsto.functional.block import Bias
 from mapsto.functional.state import State
 
 __all__ = ["Attention", "Bias", "State"]
-
-Bias = Callable[[slice, slice], Tensor]
-"""``bias(queries, keys)`` gives the (B|1, H|1, l, m) block to add to the logits of those ranks."""
 
 
 class Attention(nn.Module, ABC):
@@ -114,7 +111,8 @@ class Attention(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "B H T V"], Any]:
         """Write T >= 1 new places (the valid ones, which come first in each row) and answer them causally.
 
-        Equals ``forward(causal=True)`` for any way of cutting a sequence into pieces. Consumes the state. ``bias``
+        For decoding, not for learning: states are written in place, and gradients are not promised. Equals
+        ``forward(causal=True)`` for any way of cutting a sequence into pieces. Consumes the state. ``bias``
         is asked for ranks counted from the start of each row's cache.
         """
 

@@ -66,7 +66,7 @@ class HardAttention(Attention):
                 f'attention.estimator: "{estimator}" is not one of {", ".join(ESTIMATORS)}.'
                 f"{did_you_mean(str(estimator), ESTIMATORS)}"
             )
-        if beta is not None and not 0 <= beta < float("inf"):
+        if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
             raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
         for name, value in (("temperature", temperature), ("final", final)):
             if not 0 < value < float("inf"):

@@ -109,20 +109,24 @@ class MemoryAttention(Attention):
         heads = q.shape[1]
 
         def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-            f, g, fade = lift(q), lift(k), self._fade(k, valid)
-            if decay is not None:
-                given = decay.flatten(0, 1).double()
-                given = (given if valid is None else given.masked_fill(~valid, 0)).cumsum(-1)
-                fade = given if fade is None else fade + given
+            exists = torch.ones(k.shape[:2], dtype=torch.bool, device=k.device) if valid is None else valid
+            given = k.new_zeros(k.shape[:2], dtype=torch.float64)
+            if decay is not None:  # counts all places between, whosever they are
+                given = decay.flatten(0, 1).double().masked_fill(~exists, 0).cumsum(-1)
+            run = back = None
+            if segment is not None:  # a document forgets by its own keys only
+                run, (q, k, v, given, exists), back = in_runs(
+                    segment.repeat_interleave(heads, 0), q, k, v, given, exists
+                )
+            fade = self._fade(k, None if valid is None and segment is None else exists)
+            log_weight = -given if fade is None else -fade - given
+            if fade is None and decay is None:
+                log_weight = log_weight.to(k.dtype)
+            mask = exists if valid is not None else None
             if not causal:
-                return linear_attend(f, g, v, None if fade is None else -fade, valid)
-            log_weight = k.new_zeros(k.shape[:2]) if fade is None else -fade
-            if segment is None:
-                return linear_causal(f, g, v, log_weight, valid=valid)
-            exists = torch.ones_like(log_weight, dtype=torch.bool) if valid is None else valid
-            run, moved, back = in_runs(segment.repeat_interleave(heads, 0), f, g, v, log_weight, exists)
-            out = linear_causal(*moved[:4], valid=moved[4], run=run)
-            return out.gather(1, back.expand_as(out))
+                return linear_attend(lift(q), lift(k), v, log_weight, mask)
+            out = linear_causal(lift(q), lift(k), v, log_weight, valid=mask, run=run)
+            return out if back is None else out.gather(1, back.expand_as(out))
 
         return guarded(q, k, v, valid, answer)
 
@@ -138,9 +142,10 @@ class MemoryAttention(Attention):
     ) -> Float[Tensor, "B H L V"]:
         """The same over all pairs: weights φ(q)·φ(k_m) times what is kept of the m-th key after the last that is seen."""
         weights = lift(q.double()) @ lift(k.double()).transpose(-1, -2)
-        fade = self._fade(k.double().flatten(0, 1), valid.repeat_interleave(q.shape[1], 0))
+        fade = self._fade(k.double().flatten(0, 1), None)
         if fade is not None:
-            kept = -fade.unflatten(0, q.shape[:2])[:, :, None]
+            log_gamma = torch.diff(fade, prepend=fade.new_zeros(len(fade), 1)).unflatten(0, q.shape[:2])
+            kept = -(log_gamma[:, :, None] * seen).cumsum(-1)  # only what a query sees makes its memory forget
             last = kept.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True).clamp(min=-1e30)
             weights = weights * (kept - last).clamp(max=0).exp()
         weights = (weights * extra.exp() * seen).to(v.dtype)
@@ -180,9 +185,9 @@ class MemoryAttention(Attention):
 
         def answer(q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
             fade = self._fade(k, exists)
-            log_weight = k.new_zeros(k.shape[:2]) if fade is None else (-fade).to(k.dtype)
+            log_weight = k.new_zeros(k.shape[:2]) if fade is None else -fade
             out, top = linear_step(lift(q), lift(k), v, log_weight, state, valid=exists)
-            tops.append(top if fade is None else (top + fade[:, -1]).to(top.dtype))  # counted from here on
+            tops.append(top if fade is None else (top + fade[:, -1]).to(k.dtype))  # counted from here on
             return out
 
         out = guarded(q, k, v, valid, answer)
@@ -191,10 +196,11 @@ class MemoryAttention(Attention):
 
     def read(self, q: Float[Tensor, "B H L K"], state: LinearState) -> Float[Tensor, "B H L V"]:
         """Read all that is written; writes nothing."""
-        out: Tensor = state.total.ask(lift(q.to(wide(q.dtype))).flatten(0, 1)).unflatten(0, q.shape[:2]).to(q.dtype)
-        return out
+        with torch.autocast(q.device.type, enabled=False):
+            out = state.total.ask(lift(q.to(wide(q.dtype))).flatten(0, 1))
+        return out.unflatten(0, q.shape[:2]).to(q.dtype)
 
 
 def lift(x: Float[Tensor, "... K"]) -> Float[Tensor, "... K"]:
-    """Elu(x) + 1 > 0."""
-    return F.elu(x) + 1
+    """Elu(x) + 1 > 0, without the difference that loses all digits far below zero."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())

@@ -34,7 +34,7 @@ class SoftmaxAttention(Attention):
 
     def __init__(self, beta: float | None = None):
         super().__init__()
-        if beta is not None and not 0 <= beta < float("inf"):
+        if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
             raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
         self.beta = beta
 

@@ -102,12 +102,12 @@ class WindowAttention(Attention):
 
     def __init__(self, window: int = 256, shared: int = 0, beta: float | None = None):
         super().__init__()
-        for name, value, least in (("window", window, 1), ("shared", shared, 0)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        for name, value, least, most in (("window", window, 1, 1 << 24), ("shared", shared, 0, 1024)):
+            if type(value) is not int or not least <= value <= most:
                 raise ConfigError(
-                    f"attention.{name}={value}: expected a whole number, {least} or more, such as window:256,shared=2"
+                    f"attention.{name}={value}: expected a whole number from {least} to {most:,}, such as window:256,shared=2"
                 )
-        if beta is not None and not 0 <= beta < float("inf"):
+        if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
             raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
         self.window, self.shared, self.beta = window, shared, beta
 
@@ -180,7 +180,8 @@ class WindowAttention(Attention):
                     f"attention: the cache holds {state.capacity} places a row, {int(state.length.max())} are written "
                     f"and {int(added.max())} more came. Start it with a capacity of at least {filled}"
                 )
-        if valid is None and count > ring + state.shared and state.filled >= state.shared:
+        settled = not state.shared or (state.even and state.filled >= state.shared)  # no row lacks a shared key
+        if valid is None and count > ring + state.shared and settled:
             k, v = k[:, :, -ring:], v[:, :, -ring:]  # the others are overwritten at once
         rank = state.length[:, None] + torch.arange(count - k.shape[2], count, device=k.device)
         kept = (rank >= length[:, None] - ring) | (rank < state.shared)
@@ -270,13 +271,15 @@ class WindowAttention(Attention):
         allowed = within(row, column, self.window, self.shared) & (column >= 0) & (column <= row)
         added: Bias | None = None
         if bias is not None:
-            block = self._block(bias, before, count, ranks)
+            block = self._block(bias, before, count, ranks, even=before.even and valid is None)
             added = lambda queries, keys: block[:, :, queries, keys]  # noqa: E731
         return attend(q, keys, values, allowed=allowed[:, None], bias=added, beta=self.beta), state
 
-    def _block(self, bias: Bias, before: WindowState, count: int, ranks: Tensor) -> Float[Tensor, "#B #H T m"]:
+    def _block(
+        self, bias: Bias, before: WindowState, count: int, ranks: Tensor, *, even: bool
+    ) -> Float[Tensor, "#B #H T m"]:
         """The bias of the new places to the ranks kept, asked for the shared ones and for the window before them."""
-        lengths = [before.filled] if before.even else before.length.tolist()
+        lengths = [before.filled] if even else before.length.tolist()
         blocks = []
         for b, n in enumerate(lengths):
             low, queries = max(0, n - self.window + 1), slice(n, n + count)
@@ -286,6 +289,6 @@ class WindowAttention(Attention):
                 first = bias(queries, slice(0, min(self.shared, n)))
                 whole = torch.cat([first, near], -1)
                 index = torch.where(ranks[b] < min(self.shared, n), ranks[b].clamp(min=0), index + first.shape[-1])
-            whole = whole if before.even or len(whole) == 1 else whole[b : b + 1]
+            whole = whole if even or len(whole) == 1 else whole[b : b + 1]
             blocks.append(whole[..., index])
         return blocks[0] if len(blocks) == 1 else torch.cat([x.expand(1, *x.shape[1:]) for x in blocks])

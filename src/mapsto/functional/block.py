@@ -14,7 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Visible", "blockwise"]
+__all__ = ["Bias", "Visible", "blockwise"]
+
+Bias = Callable[[slice, slice], Tensor]
+"""``bias(queries, keys)`` gives the (B|1, H|1, l, m) block to add to the logits of those ranks."""
 
 SCORES = 1 << 20
 """Scores of a tile that groups rows of the batch, so that the tile stays in the cache."""

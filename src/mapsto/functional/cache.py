@@ -1,6 +1,5 @@
 """The keys and values a decoder has written so far, in room kept for all that are to come."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,11 +9,10 @@ from torch import Tensor
 from torch.utils import _pytree
 
 from mapsto.errors import ConfigError
+from mapsto.functional.block import Bias
 from mapsto.functional.state import State
 
 __all__ = ["Cache"]
-
-Bias = Callable[[slice, slice], Tensor]
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """What items see of each other by rank: the valid items of a row counted from 0, wherever in the row they stand."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mapsto.functional.block import Bias
+
 __all__ = ["Bias", "Ranked", "within"]
 
-Bias = Callable[[slice, slice], Tensor]
 
 PIECE = 64
 """Queries and keys of a bias asked at once where the items of a block are scattered over the row."""

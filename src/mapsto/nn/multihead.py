@@ -1,6 +1,7 @@
 """Several heads of any kind of attention side by side, on padded or packed collections."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,7 +87,14 @@ class MultiheadAttention(nn.Module):
                 keys, values, source = k[index], v[index], group
             else:
                 keys, values, source = k[rows], v[rows], memory[rows]
-            part = {n: None if t is None else t[rows] if n == "decay" else t for n, t in seen.items() if n != "causal"}
+            count = index.shape[1]
+            there = count if memory is None else keys.shape[1]
+            cut: dict[str, Callable[[Tensor], Tensor]] = {
+                "decay": lambda t: t[rows, :, :there],  # noqa: B023
+                "segment": lambda t: t[rows, :there],  # noqa: B023
+                "allowed": lambda t: (t[rows] if len(t) > 1 else t)[..., :count, :there],  # noqa: B023
+            }
+            part = {n: None if seen[n] is None else take(seen[n]) for n, take in cut.items()}
             answers.append(self._attend(q[index], keys, values, group, source, position, {**part, "causal": causal}))
         return self.out(x.scatter(answers))
 

@@ -41,7 +41,9 @@ def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int)
     """
     planned = _plan(schema, measured, config)
     _affordable(
-        4 * parameters(planned), f"a model of dim {config.dim}, depth {config.depth}", "Lower --size or model.dim"
+        sum(t.nbytes for t in tensors(planned).values()),
+        f"a model of dim {config.dim}, depth {config.depth}",
+        "Lower --size or model.dim",
     )
     model = _assemble(schema, measured, config)
     initialise(model, seed)

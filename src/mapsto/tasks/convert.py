@@ -154,7 +154,7 @@ def _settings(old: Run, attention: str, normalise: bool, steps: int, path: Path)
             f"--normalise changes what every head computes, so the model must be trained on.   {typed} --normalise --tune 5%"
         )
     config.model.attention, config.model.normalise = attention, bool(config.model.normalise) or normalise
-    config.init, config.time = str(path), ""
+    config.init, config.time = str(path.resolve()), ""
     if steps:
         t = config.train
         t.epochs = max(0.001, round(t.epochs * steps / max(1, t.steps), 3))

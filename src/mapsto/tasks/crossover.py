@@ -172,8 +172,8 @@ def choose(
     """Settle ``model.attention=auto``: favor attention if the training rows take less time with it, softmax otherwise.
 
     The time of a row grows faster than its length, so it is summed over rows, not taken of their mean length. Of
-    several processes the first decides. Rows that all have fewer than 64 items, tables, and positions that add to the
-    logits get softmax, and nothing is timed.
+    several processes the first decides. Rows that all have fewer than 64 items, and positions that add to the
+    logits, get softmax, and nothing is timed.
 
     Args:
         config: with model.dim and model.heads settled.

@@ -191,7 +191,7 @@ class Doubt:
         self.judged = any(isinstance(m, FavorAttention) and m.feature in EXPONENTIAL for m in model.modules())
 
     def check(self) -> None:
-        """Look once, at an evaluation. All processes of a sharded model call it."""
+        """Look at an evaluation, until there was something to warn of. All processes of a sharded model call it."""
         batch = some(self.feed, seed=self.seed) if self.judged else None
         if batch is None:
             return
@@ -200,6 +200,7 @@ class Doubt:
         if worst is not None and worst.doubt > 1:
             known = "warning: favor attention cannot be trusted"
             self.watcher.once(known, f"{known}{warning(self.model, worst)}")
+            self.judged = False
 
 
 def warning(model: Mapper, worst: Trust) -> str:

@@ -33,6 +33,8 @@ def law_step(subject: Subject, report: Report, chunk: int) -> None:
                 for cut in _cuts(chunk):
                     _whole(subject, report, dtype, bias, cut)
                     _ragged(subject, report, dtype, bias, cut)
+                for name in MIXED:
+                    _mixed(subject, report, dtype, bias, name)
             _beams(subject, report, dtype)
             (_refusal if subject.make().self_only else _memory)(subject, report, dtype)
 
@@ -92,6 +94,34 @@ def _ragged(subject: Subject, report: Report, dtype: torch.dtype, bias: Any, cut
                 answers[b].append(out[b, :, :n])
                 done[b] += n
         case.exactly(state.length, torch.tensor(done), "the lengths written")
+        for b, n in enumerate(done):
+            alone = layer(*(t[b : b + 1, :, :n] for t in given), causal=True, bias=_cast(bias, dtype))
+            case.agree(torch.cat(answers[b], 1), alone[0], tolerance(dtype), f"row {b} of {n} places")
+
+
+MIXED = {
+    "even, then one row stands still": [(4, None), (1, (0, 1)), (6, (2, 6)), (80, None)],
+    "one row begins later": [(5, (5, 0)), (80, None), (3, (0, 3))],
+}
+"""Sizes of pieces, and how many places of each row are real: all, where none is said."""
+
+
+def _mixed(subject: Subject, report: Report, dtype: torch.dtype, bias: Any, name: str) -> None:
+    """Pieces with and without ``valid`` take turns, and rows may be of any length by then."""
+    with report.case("T", "pieces with and without padding take turns", f"{name}, {_name(dtype, bias, [])}") as case:
+        layer, given, pieces = subject.layer(dtype), subject.qkv(2, 100, dtype=dtype), MIXED[name]
+        state, done, answers = _start(layer, given[0], given[2], 100), [0, 0], ([], [])  # type: ignore[var-annotated]
+        for size, taken in pieces:
+            piece = [t.new_full((*t.shape[:2], size, t.shape[3]), torch.nan) for t in given]
+            real = (size, size) if taken is None else taken
+            for b, n in enumerate(real):
+                for mine, theirs in zip(piece, given, strict=True):
+                    mine[b, :, :n] = theirs[b, :, done[b] : done[b] + n]
+            exists = None if taken is None else prefix(list(taken), size)
+            out, state = layer.step(piece[0], piece[1], piece[2], state, valid=exists, bias=_cast(bias, dtype))
+            for b, n in enumerate(real):
+                answers[b].append(out[b, :, :n])
+                done[b] += n
         for b, n in enumerate(done):
             alone = layer(*(t[b : b + 1, :, :n] for t in given), causal=True, bias=_cast(bias, dtype))
             case.agree(torch.cat(answers[b], 1), alone[0], tolerance(dtype), f"row {b} of {n} places")
