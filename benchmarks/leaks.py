@@ -153,7 +153,9 @@ class Draw:
             kept = seen["valid"]
         learn = self.maybe(0.5)
         text = f"{what}: {text} {str(dtype)[6:]} B={batch} H={heads} L={length} K={width} V={value} " + " ".join(
-            n for n in ("causal", "segment", "allowed", "decay", "learn") if seen.get(n) is not None or n in x or learn
+            n
+            for n in ("causal", "segment", "allowed", "decay", "learn")
+            if seen.get(n) is True or torch.is_tensor(seen.get(n)) or n in x or (n == "learn" and learn)
         )
         return Case(text, attend, x, changed, seen, kept, hidden, learn)
 

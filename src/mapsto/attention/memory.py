@@ -12,7 +12,7 @@ from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError
 from mapsto.functional.attention import check_sizes
 from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step
-from mapsto.functional.linear import guarded, linear_attend, wide
+from mapsto.functional.linear import guarded, linear_attend, parted, wide
 
 __all__ = ["MemoryAttention"]
 
@@ -119,13 +119,13 @@ class MemoryAttention(Attention):
                     segment.repeat_interleave(heads, 0), q, k, v, given, exists
                 )
             fade = self._fade(k, None if valid is None and segment is None else exists)
-            log_weight = -given if fade is None else -fade - given
-            if fade is None and decay is None:
-                log_weight = log_weight.to(k.dtype)
+            f, (g, log_weight) = torch.softmax(log_lift(q), -1), parted(log_lift(k))
+            if fade is not None or decay is not None:
+                log_weight = log_weight - given if fade is None else log_weight - fade - given
             mask = exists if valid is not None else None
             if not causal:
-                return linear_attend(lift(q), lift(k), v, log_weight, mask)
-            out = linear_causal(lift(q), lift(k), v, log_weight, valid=mask, run=run)
+                return linear_attend(f, g, v, log_weight, mask)
+            out = linear_causal(f, g, v, log_weight, valid=mask, run=run)
             return out if back is None else out.gather(1, back.expand_as(out))
 
         return guarded(q, k, v, valid, answer)
@@ -185,8 +185,9 @@ class MemoryAttention(Attention):
 
         def answer(q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
             fade = self._fade(k, exists)
-            log_weight = k.new_zeros(k.shape[:2]) if fade is None else -fade
-            out, top = linear_step(lift(q), lift(k), v, log_weight, state, valid=exists)
+            f, (g, log_weight) = torch.softmax(log_lift(q), -1), parted(log_lift(k))
+            log_weight = log_weight if fade is None else log_weight - fade
+            out, top = linear_step(f, g, v, log_weight, state, valid=exists)
             tops.append(top if fade is None else (top + fade[:, -1]).to(k.dtype))  # counted from here on
             return out
 
@@ -197,10 +198,15 @@ class MemoryAttention(Attention):
     def read(self, q: Float[Tensor, "B H L K"], state: LinearState) -> Float[Tensor, "B H L V"]:
         """Read all that is written; writes nothing."""
         with torch.autocast(q.device.type, enabled=False):
-            out = state.total.ask(lift(q.to(wide(q.dtype))).flatten(0, 1))
+            out = state.total.ask(torch.softmax(log_lift(q.to(wide(q.dtype))), -1).flatten(0, 1))
         return out.unflatten(0, q.shape[:2]).to(q.dtype)
 
 
 def lift(x: Float[Tensor, "... K"]) -> Float[Tensor, "... K"]:
     """Elu(x) + 1 > 0, without the difference that loses all digits far below zero."""
     return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+def log_lift(x: Float[Tensor, "... K"]) -> Float[Tensor, "... K"]:
+    """Log of :func:`lift`: a query's size cancels and a key's goes into its weight, so that neither can underflow."""
+    return torch.where(x > 0, torch.log1p(x.clamp(min=0)), x)

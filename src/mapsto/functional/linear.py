@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from mapsto.functional.attention import HUGE
 from mapsto.functional.feature import Exponential
 
-__all__ = ["NEVER", "guarded", "linear_attend", "normalised", "through_features", "wide"]
+__all__ = ["NEVER", "guarded", "linear_attend", "normalised", "parted", "through_features", "wide"]
 
 NEVER = -1e30
 """The log weight of nothing: finite, so that differences are."""
@@ -72,12 +72,16 @@ def normalised(x: Float[Tensor, "N M K"], features: Exponential) -> tuple[Float[
     What would underflow in a feature is kept at the smallest number that can be divided by (1e-30 in float32), so that a
     normaliser with a key to see is never zero.
     """
-    logits = features.logits(x)
+    p, total = parted(features.logits(x))
+    return p, total - features.size * (x * x).sum(-1)
+
+
+def parted(logits: Float[Tensor, "N M R"]) -> tuple[Float[Tensor, "N M R"], Float[Tensor, "N M"]]:
+    """Exp(logits) as numbers that sum to one, kept from underflow as in :func:`normalised`, and the log of their sum."""
     if torch.compiler.is_compiling():
-        p, top = torch.softmax(logits, -1).clamp(min=_least(x.dtype)), torch.logsumexp(logits, -1)
-    else:
-        p, top = _Softmax.apply(logits)
-    return p, top - features.size * (x * x).sum(-1)
+        return torch.softmax(logits, -1).clamp(min=_least(logits.dtype)), torch.logsumexp(logits, -1)
+    p, total = _Softmax.apply(logits)
+    return p, total
 
 
 def _least(kind: torch.dtype) -> float:
