@@ -7,6 +7,7 @@ from mapsto import kinds
 from mapsto.attention import favor
 from mapsto.attention.favor import FavorAttention
 from mapsto.errors import ConfigError
+from mapsto.functional import retrieval
 from mapsto.functional.attention import attend
 from mapsto.functional.causal import linear_causal
 from mapsto.functional.feature import exponential, generalised, hyperbolic, positive
@@ -224,7 +225,7 @@ def by_chunks_with_a_leak(f, g, v, log_weight, **seen):
 
 
 def test_the_check_of_causality_catches_a_stabiliser_that_looks_ahead(monkeypatch):
-    monkeypatch.setattr(favor, "linear_causal", by_chunks_with_a_leak)
+    monkeypatch.setattr(retrieval, "linear_causal", by_chunks_with_a_leak)
     broken = [v for v in check_attention(lambda: FavorAttention(16), laws="C") if not v.passed]
     assert broken
     assert broken[0].worst > 1e-3

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 from mapsto.errors import ConfigError
+from mapsto.functional.attention import weighted
 from mapsto.functional.block import Bias
 from mapsto.functional.state import State
 
@@ -166,10 +167,7 @@ class Attention(nn.Module, ABC):
             extra: what is added to the logits, in float64: bias, and the decays between key and query.
             valid: which keys exist, for ranks.
         """
-        weights = (self.weights(q.double(), k.double()) * extra.exp() * seen).to(v.dtype)
-        total = weights.sum(-1, keepdim=True)
-        out: Tensor = (weights / total.where(total != 0, 1.0)) @ v
-        return out
+        return weighted((self.weights(q.double(), k.double()) * extra.exp() * seen).to(v.dtype), v)
 
 
 __getattr__ = kinds.lazy("attention")

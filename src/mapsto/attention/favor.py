@@ -11,7 +11,8 @@ from torch import Tensor
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError, did_you_mean
 from mapsto.functional.attention import check_sizes
-from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step, linear_stream
+from mapsto.functional.block import fading
+from mapsto.functional.causal import LinearState, linear_stream
 from mapsto.functional.feature import (
     COUPLINGS,
     KERNELS,
@@ -25,6 +26,7 @@ from mapsto.functional.feature import (
     trigonometric,
 )
 from mapsto.functional.linear import guarded, linear_attend, normalised, through_features, wide
+from mapsto.functional.retrieval import Mapped, advance, look_back, recall
 from mapsto.stream import stream
 
 __all__ = ["FavorAttention"]
@@ -154,14 +156,14 @@ class FavorAttention(Attention):
         omega, x = self._rows(x), x * x.shape[-1] ** -0.25
         return SIGNED[self.feature](x, omega) if self.feature in SIGNED else generalised(x, omega, kernel=self.feature)
 
-    def _mapped(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Features of queries, up to a factor each; of keys, and the logarithm of what they are to be multiplied by."""
-        exponential = self._exponential(q)
+    def _map(self, like: Tensor) -> Mapped:
+        """The features for the width and type of some items, made once for all that are asked."""
+        exponential = self._exponential(like)
         if exponential is None:
-            return self._plain(q), self._plain(k), k.new_zeros(k.shape[:-1])
+            return lambda q, k, valid: (self._plain(q), self._plain(k), k.new_zeros(k.shape[:-1]), None)
         # Only products of both count: the shift of the queries is given to the keys, and saves a pass.
-        keys = replace(exponential, shift=2 * exponential.shift)
-        return torch.softmax(q @ exponential.rows.T, -1), *normalised(k, keys)
+        rows, keys = exponential.rows.T, replace(exponential, shift=2 * exponential.shift)
+        return lambda q, k, valid: (torch.softmax(q @ rows, -1), *normalised(k, keys), None)
 
     def forward(
         self,
@@ -186,32 +188,25 @@ class FavorAttention(Attention):
         if segment is not None and not causal:
             raise ConfigError("favor attention honours segment with causal=True only.   Pack the collection instead")
 
-        def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-            exponential = self._exponential(q)
-            if not causal and exponential is not None:
-                return through_features(q, k, v, exponential, valid)
-            if not causal:
-                return linear_attend(*self._mapped(q, k)[:2], v, None, valid)
-            fade: Tensor | None = None
-            if decay is not None:
-                fade = decay.flatten(0, 1).double()
-                fade = (fade if valid is None else fade.masked_fill(~valid, 0)).cumsum(-1)
+        heads = q.shape[1]
 
-            def mapped(at: slice) -> tuple[Tensor, Tensor, Tensor]:
-                f, g, log_weight = self._mapped(q[:, at], k[:, at])
+        def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
+            if not causal and (exponential := self._exponential(q)) is not None:
+                return through_features(q, k, v, exponential, valid)
+            mapped = self._map(q)
+            if not causal:
+                return linear_attend(*mapped(q, k, valid)[:2], v, None, valid)
+            fade = None if decay is None else fading(decay.flatten(0, 1), valid)
+            if segment is not None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+                runs = None if segment is None else segment.repeat_interleave(heads, 0)
+                return look_back(q, k, v, mapped, valid=valid, fade=fade, segment=runs)
+
+            def piece(at: slice) -> tuple[Tensor, Tensor, Tensor]:
+                f, g, log_weight, _ = mapped(q[:, at], k[:, at], None)
                 return f, g, log_weight if fade is None else log_weight - fade[:, at]
 
-            if segment is None and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-                return linear_stream(mapped, v, valid)
-            f, g, log_weight = mapped(slice(None))
-            if segment is None:
-                return linear_causal(f, g, v, log_weight, valid=valid)
-            exists = torch.ones_like(log_weight, dtype=torch.bool) if valid is None else valid
-            run, moved, back = in_runs(segment.repeat_interleave(heads, 0), f, g, v, log_weight, exists)
-            out = linear_causal(*moved[:4], valid=moved[4], run=run)
-            return out.gather(1, back.expand_as(out))
+            return linear_stream(piece, v, valid)
 
-        heads = q.shape[1]
         return guarded(q, k, v, valid, answer)
 
     def start(self, like: Tensor, capacity: int, *, batch: int, heads: int, key: int, value: int) -> LinearState:
@@ -228,7 +223,7 @@ class FavorAttention(Attention):
         valid: Bool[Tensor, "B T"] | None = None,
     ) -> LinearState:
         """Write T places. Consumes the state."""
-        return self._go_on(k, k, v, state, valid)[1]
+        return self.step(k, k, v, state, valid=valid)[1]
 
     def step(
         self,
@@ -242,31 +237,12 @@ class FavorAttention(Attention):
     ) -> tuple[Float[Tensor, "B H T V"], LinearState]:
         """Write T new places and answer them from all that is written up to each."""
         self.refuse(bias=bias)
-        return self._go_on(q, k, v, state, valid)
-
-    @torch.no_grad()
-    def _go_on(
-        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, valid: Tensor | None
-    ) -> tuple[Tensor, LinearState]:
-        def answer(q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
-            f, g, log_weight = self._mapped(q, k)
-            out, top = linear_step(f, g, v, log_weight, state, valid=exists)
-            tops.append(top)
-            return out
-
-        tops: list[Tensor] = []
-        out = guarded(q, k, v, valid, answer)
-        written = k.shape[2] if valid is None else valid.sum(1)
-        return out, state.after(tops[0], written) if tops else state
+        return advance(q, k, v, state, self._map(q), valid)
 
     def read(self, q: Float[Tensor, "B H L K"], state: LinearState) -> Float[Tensor, "B H L V"]:
         """Answer queries from all that was written; writes nothing."""
-
-        def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-            return state.total.ask(self._mapped(q, k)[0])
-
-        nothing = q.new_zeros(*q.shape[:2], 1, 1)
-        return guarded(q, nothing.expand(-1, -1, -1, q.shape[3]), nothing, None, answer)
+        mapped = self._map(q)
+        return recall(q, state, lambda x: mapped(x, x, None)[0])
 
     def kernel(self, q: Float[Tensor, "... K"], k: Float[Tensor, "... K"]) -> Float[Tensor, "..."] | None:
         """What :meth:`estimate` is in the mean: exp(q·k/√K); None for a kernel of its own or rows of one norm."""

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError, did_you_mean
+from mapsto.functional.attention import check_beta
 from mapsto.functional.cache import Cache
 from mapsto.functional.choice import Noise, choose
 from mapsto.noise import Gumbel
@@ -66,8 +67,7 @@ class HardAttention(Attention):
                 f'attention.estimator: "{estimator}" is not one of {", ".join(ESTIMATORS)}.'
                 f"{did_you_mean(str(estimator), ESTIMATORS)}"
             )
-        if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
-            raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
+        check_beta(beta)
         for name, value in (("temperature", temperature), ("final", final)):
             if not 0 < value < float("inf"):
                 raise ConfigError(f"attention.{name}={value}: expected a finite number above 0")

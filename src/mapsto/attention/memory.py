@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError
-from mapsto.functional.attention import check_sizes
-from mapsto.functional.causal import LinearState, in_runs, linear_causal, linear_step
-from mapsto.functional.linear import guarded, linear_attend, parted, wide
+from mapsto.functional.attention import check_sizes, weighted
+from mapsto.functional.block import fading
+from mapsto.functional.causal import LinearState
+from mapsto.functional.linear import guarded, linear_attend, parted
+from mapsto.functional.retrieval import advance, look_back, recall
 
 __all__ = ["MemoryAttention"]
 
@@ -82,7 +84,11 @@ class MemoryAttention(Attention):
             log_gamma = k.new_full(k.shape[:2], math.log(self.gamma))
         else:
             return None
-        return (log_gamma if valid is None else log_gamma.masked_fill(~valid, 0)).double().cumsum(-1)
+        return fading(log_gamma, valid)
+
+    def _mapped(self, q: Tensor, k: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Features of queries, up to a factor each, and of keys; the log size of each key; what was forgotten up to it."""
+        return torch.softmax(log_lift(q), -1), *parted(log_lift(k)), self._fade(k, valid)
 
     def forward(
         self,
@@ -109,24 +115,12 @@ class MemoryAttention(Attention):
         heads = q.shape[1]
 
         def answer(q: Tensor, k: Tensor, v: Tensor, valid: Tensor | None) -> Tensor:
-            exists = torch.ones(k.shape[:2], dtype=torch.bool, device=k.device) if valid is None else valid
-            given = k.new_zeros(k.shape[:2], dtype=torch.float64)
-            if decay is not None:  # counts all places between, whosever they are
-                given = decay.flatten(0, 1).double().masked_fill(~exists, 0).cumsum(-1)
-            run = back = None
-            if segment is not None:  # a document forgets by its own keys only
-                run, (q, k, v, given, exists), back = in_runs(
-                    segment.repeat_interleave(heads, 0), q, k, v, given, exists
-                )
-            fade = self._fade(k, None if valid is None and segment is None else exists)
-            f, (g, log_weight) = torch.softmax(log_lift(q), -1), parted(log_lift(k))
-            if fade is not None or decay is not None:
-                log_weight = log_weight - given if fade is None else log_weight - fade - given
-            mask = exists if valid is not None else None
             if not causal:
-                return linear_attend(f, g, v, log_weight, mask)
-            out = linear_causal(f, g, v, log_weight, valid=mask, run=run)
-            return out if back is None else out.gather(1, back.expand_as(out))
+                f, g, log_weight, fade = self._mapped(q, k, valid)
+                return linear_attend(f, g, v, log_weight if fade is None else log_weight - fade, valid)
+            given = None if decay is None else fading(decay.flatten(0, 1), valid)
+            runs = None if segment is None else segment.repeat_interleave(heads, 0)
+            return look_back(q, k, v, self._mapped, valid=valid, fade=given, segment=runs)
 
         return guarded(q, k, v, valid, answer)
 
@@ -148,10 +142,7 @@ class MemoryAttention(Attention):
             kept = -(log_gamma[:, :, None] * seen).cumsum(-1)  # only what a query sees makes its memory forget
             last = kept.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True).clamp(min=-1e30)
             weights = weights * (kept - last).clamp(max=0).exp()
-        weights = (weights * extra.exp() * seen).to(v.dtype)
-        total = weights.sum(-1, keepdim=True)
-        out: Tensor = (weights / total.where(total != 0, 1.0)) @ v
-        return out
+        return weighted((weights * extra.exp() * seen).to(v.dtype), v)
 
     def start(self, like: Tensor, capacity: int, *, batch: int, heads: int, key: int, value: int) -> LinearState:
         """An empty store; its size does not depend on ``capacity``."""
@@ -168,7 +159,6 @@ class MemoryAttention(Attention):
         """Write T pairs. Consumes the state."""
         return self.step(k, k, v, state, valid=valid)[1]
 
-    @torch.no_grad()
     def step(
         self,
         q: Float[Tensor, "B H T K"],
@@ -181,25 +171,11 @@ class MemoryAttention(Attention):
     ) -> tuple[Float[Tensor, "B H T V"], LinearState]:
         """Write T new pairs, and read at each what is written up to it."""
         self.refuse(bias=bias)
-        tops: list[Tensor] = []
-
-        def answer(q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
-            fade = self._fade(k, exists)
-            f, (g, log_weight) = torch.softmax(log_lift(q), -1), parted(log_lift(k))
-            log_weight = log_weight if fade is None else log_weight - fade
-            out, top = linear_step(f, g, v, log_weight, state, valid=exists)
-            tops.append(top if fade is None else (top + fade[:, -1]).to(k.dtype))  # counted from here on
-            return out
-
-        out = guarded(q, k, v, valid, answer)
-        written = k.shape[2] if valid is None else valid.sum(1)
-        return out, state.after(tops[0], written) if tops else state
+        return advance(q, k, v, state, self._mapped, valid)
 
     def read(self, q: Float[Tensor, "B H L K"], state: LinearState) -> Float[Tensor, "B H L V"]:
         """Read all that is written; writes nothing."""
-        with torch.autocast(q.device.type, enabled=False):
-            out = state.total.ask(torch.softmax(log_lift(q.to(wide(q.dtype))), -1).flatten(0, 1))
-        return out.unflatten(0, q.shape[:2]).to(q.dtype)
+        return recall(q, state, lambda x: torch.softmax(log_lift(x), -1))
 
 
 def lift(x: Float[Tensor, "... K"]) -> Float[Tensor, "... K"]:

@@ -6,8 +6,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mapsto.attention import Attention, Bias
-from mapsto.errors import ConfigError
-from mapsto.functional.attention import attend
+from mapsto.functional.attention import attend, check_beta
 from mapsto.functional.cache import Cache
 
 __all__ = ["SoftmaxAttention"]
@@ -34,8 +33,7 @@ class SoftmaxAttention(Attention):
 
     def __init__(self, beta: float | None = None):
         super().__init__()
-        if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
-            raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
+        check_beta(beta)
         self.beta = beta
 
     def settings(self) -> dict[str, Any]:

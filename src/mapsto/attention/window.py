@@ -10,8 +10,9 @@ from torch.utils import _pytree
 
 from mapsto.attention import Attention, Bias, State
 from mapsto.errors import ConfigError
-from mapsto.functional.attention import attend
+from mapsto.functional.attention import attend, check_beta, weighted
 from mapsto.functional.band import attend_band
+from mapsto.functional.cache import longest
 from mapsto.functional.rank import within
 
 __all__ = ["WindowAttention", "WindowState"]
@@ -107,8 +108,7 @@ class WindowAttention(Attention):
                 raise ConfigError(
                     f"attention.{name}={value}: expected a whole number from {least} to {most:,}, such as window:256,shared=2"
                 )
-        if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
-            raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
+        check_beta(beta)
         self.window, self.shared, self.beta = window, shared, beta
 
     @property
@@ -171,15 +171,10 @@ class WindowAttention(Attention):
             ConfigError: a row would grow beyond a capacity that is shorter than the window.
         """
         count, ring = k.shape[2], state.ring
-        added = valid.sum(1) if valid is not None else torch.full_like(state.length, count)
-        length, filled = state.length + added, state.filled + count
-        if state.capacity is not None and filled > state.capacity:
-            filled = int(length.max()) if len(length) else 0
-            if filled > state.capacity:
-                raise ConfigError(
-                    f"attention: the cache holds {state.capacity} places a row, {int(state.length.max())} are written "
-                    f"and {int(added.max())} more came. Start it with a capacity of at least {filled}"
-                )
+        length = state.length + (count if valid is None else valid.sum(1))
+        filled = state.filled + count
+        if state.capacity is not None:
+            filled = longest(state.length, length, filled, state.capacity)
         settled = not state.shared or (state.even and state.filled >= state.shared)  # no row lacks a shared key
         if valid is None and count > ring + state.shared and settled:
             k, v = k[:, :, -ring:], v[:, :, -ring:]  # the others are overwritten at once
@@ -243,10 +238,7 @@ class WindowAttention(Attention):
         seen = seen & band[:, None]
         beta = q.shape[-1] ** -0.5 if self.beta is None else self.beta
         logits = (beta * q.double() @ k.double().mT).masked_fill(~seen, torch.finfo(torch.float64).min)
-        weights = (torch.softmax(logits, -1) * extra.exp() * seen).to(v.dtype)
-        total = weights.sum(-1, keepdim=True)
-        out: Tensor = (weights / total.where(total != 0, 1.0)) @ v
-        return out
+        return weighted((torch.softmax(logits, -1) * extra.exp() * seen).to(v.dtype), v)
 
     def _piece(
         self, q: Tensor, k: Tensor, v: Tensor, before: WindowState, valid: Tensor | None, bias: Bias | None

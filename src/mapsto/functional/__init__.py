@@ -2,6 +2,7 @@
 
 ``attention`` (softargmax and exact attention), ``block`` (its blocked form), ``band`` (exact attention within a window),
 ``choice`` (hard attention), ``rank`` (what items see of each other by rank), ``feature`` (random features), ``linear`` and
-``causal`` (linear attention, whole and looking back only), ``position`` (sinusoidal, rotary, ALiBi, T5 buckets,
-relative), ``scan`` (prefix sums with forgetting), ``state`` and ``cache`` (what attention remembers between steps).
+``causal`` (linear attention, whole and looking back only), ``retrieval`` (the same for a kind's features), ``position``
+(sinusoidal, rotary, ALiBi, T5 buckets, relative), ``scan`` (prefix sums with forgetting), ``state`` and ``cache`` (what
+attention remembers between steps).
 """

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mapsto.errors import ConfigError
-from mapsto.functional.block import Visible, blockwise
+from mapsto.functional.block import Visible, blockwise, fading
 
-__all__ = ["HUGE", "attend", "check_sizes", "softargmax"]
+__all__ = ["HUGE", "attend", "check_beta", "check_sizes", "softargmax", "weighted"]
 
 HUGE = 1e18
 """A query beyond this may overflow when multiplied by a key."""
@@ -84,11 +84,9 @@ def attend(
     check_sizes(q, k, v, causal or segment is not None, causal, decay)
     if beta is None:
         beta = 1 / math.sqrt(q.shape[-1])
-    if valid is not None and decay is not None:
-        decay = decay.masked_fill(~valid[:, None], 0)
     if 0 in (q.shape[0], q.shape[1], q.shape[2], k.shape[2]):
         return q @ k.transpose(-1, -2) @ v
-    fade = None if decay is None else decay.double().cumsum(-1)
+    fade = None if decay is None else fading(decay, None if valid is None else valid[:, None])
     visible = Visible(q.device, valid, segment, allowed, causal, bias, fade)
     if q.device.type != "cpu":
         return _fused(q, k, v, visible, beta)
@@ -104,6 +102,22 @@ def _on_cpu(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> T
         q, k, v = q.float(), k.float(), v.float()
     way = blockwise if _tiles_win(q, k, v, visible) else _fused
     return way(q, k, v, visible, beta).to(kind)
+
+
+def weighted(weights: Float[Tensor, "... L M"], v: Float[Tensor, "... M V"]) -> Float[Tensor, "... L V"]:
+    """Σ_m w_lm v_m / Σ_m w_lm; zeros where no weight is above zero."""
+    total = weights.sum(-1, keepdim=True)
+    return (weights / total.where(total != 0, 1.0)) @ v
+
+
+def check_beta(beta: float | None) -> None:
+    """Refuse what is no inverse temperature.
+
+    Raises:
+        ConfigError: says what is expected.
+    """
+    if beta is not None and (isinstance(beta, bool) or not 0 <= beta < float("inf")):
+        raise ConfigError(f"attention.beta={beta}: expected a finite number, 0 or more. Leave it out for 1/√K")
 
 
 def check_sizes(q: Tensor, k: Tensor, v: Tensor, square: bool, causal: bool, decay: Tensor | None) -> None:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["Bias", "Visible", "blockwise"]
+__all__ = ["Bias", "Visible", "blockwise", "fading"]
 
 Bias = Callable[[slice, slice], Tensor]
 """``bias(queries, keys)`` gives the (B|1, H|1, l, m) block to add to the logits of those ranks."""
@@ -24,6 +24,14 @@ SCORES = 1 << 20
 
 QUERIES = 256
 """Queries of a tile of one long row: the fastest of 32, 64, 128, 256 in float32, forward and backward."""
+
+
+def fading(decay: Float[Tensor, "*N M"], valid: Bool[Tensor, "*N M"] | None = None) -> Float[Tensor, "*N M"]:
+    """Σ_{j<=m} log γ_j over the valid keys: key m is weighed by exp(fade_l - fade_m) for query l.
+
+    In float64, because the difference of two long sums is what counts.
+    """
+    return (decay if valid is None else decay.masked_fill(~valid, 0)).double().cumsum(-1)
 
 
 @dataclass(frozen=True)
@@ -37,8 +45,7 @@ class Visible:
         allowed: which keys a query may look at.
         causal: query l sees keys m <= l.
         bias: a block of the logits' bias, by ranks.
-        fade: running sums of the log decay: key m is weighed by exp(fade_l - fade_m). In float64, because the
-            difference of two long sums is what counts.
+        fade: running sums of the log decay, by :func:`fading`.
     """
 
     device: torch.device

@@ -12,7 +12,31 @@ from mapsto.errors import ConfigError
 from mapsto.functional.block import Bias
 from mapsto.functional.state import State
 
-__all__ = ["Cache"]
+__all__ = ["Cache", "longest"]
+
+
+def longest(before: Int[Tensor, " B"], length: Int[Tensor, " B"], filled: int, capacity: int) -> int:
+    """The longest that a row can be after a piece: ``filled``, or what it is where that would be more than there is room.
+
+    Args:
+        before: how many places of each row were written.
+        length: how many are now.
+        filled: the longest a row can be, if it had all of every piece.
+        capacity: the most that there is room for.
+
+    Raises:
+        ConfigError: a row grew beyond the capacity.
+    """
+    if filled <= capacity:
+        return filled
+    # Ragged pieces may be shorter than they look: only now is it worth waiting for the device.
+    most = int(length.max()) if len(length) else 0
+    if most > capacity:
+        raise ConfigError(
+            f"attention: the cache holds {capacity} places a row, {int(before.max())} are written "
+            f"and {int((length - before).max())} more came. Start it with a capacity of at least {most}"
+        )
+    return most
 
 
 @dataclass(frozen=True)
@@ -73,21 +97,9 @@ class Cache(State):
         Raises:
             ConfigError: a row would grow beyond the capacity.
         """
-        places, filled = k.shape[2], self.filled
-        even = self.even and valid is None
-        added = valid.sum(1) if valid is not None else torch.full_like(self.length, places)
-        length = self.length + added
-        if filled + places > self.capacity:
-            # Ragged pieces may be shorter than they look: only now is it worth waiting for the device.
-            longest = int(length.max()) if len(length) else 0
-            if longest > self.capacity:
-                raise ConfigError(
-                    f"attention: the cache holds {self.capacity} places a row, {int(self.length.max())} are written "
-                    f"and {int(added.max())} more came. Start it with a capacity of at least {longest}"
-                )
-            filled = longest
-        else:
-            filled += places
+        places, even = k.shape[2], self.even and valid is None
+        length = self.length + (places if valid is None else valid.sum(1))
+        filled = longest(self.length, length, self.filled + places, self.capacity)
         if even:
             self.keys[:, :, self.filled : filled] = k.to(self.keys.dtype)
             self.values[:, :, self.filled : filled] = v.to(self.values.dtype)

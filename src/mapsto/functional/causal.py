@@ -14,7 +14,7 @@ from torch.utils import _pytree
 from mapsto.functional.linear import NEVER, wide
 from mapsto.functional.state import State
 
-__all__ = ["LinearState", "highest", "linear_causal", "linear_step", "linear_stream"]
+__all__ = ["LinearState", "linear_causal", "linear_step", "linear_stream"]
 
 BLOCK = 256
 """Places whose features are made at a time where nothing is learned: they stay in the cache."""
@@ -119,9 +119,7 @@ def linear_causal(
         valid: which keys exist. A query without a key to see answers zeros.
         run: what is seen together, numbered in ascending order along the items (packed documents).
     """
-    if valid is not None:
-        log_weight = log_weight.masked_fill(~valid, NEVER)
-        g = g.masked_fill(~valid[..., None], 0)
+    g, log_weight = _real(g, log_weight, valid)
     top = highest(log_weight.detach(), run)
     if torch.compiler.is_compiling():
         return _whole(f, g, v, log_weight, top, run)
@@ -149,50 +147,28 @@ def linear_stream(
         at = slice(i, min(i + BLOCK, v.shape[1]))
         f, g, log_weight = mapped(at)
         total = Total.nothing(v, len(v), f.shape[2], v.shape[2]) if total is None else total
-        out[:, at], total = _go_on(f, g, v[:, at], log_weight, total, None if valid is None else valid[:, at])
+        out[:, at], total = linear_step(f, g, v[:, at], log_weight, total, None if valid is None else valid[:, at])
     return out
 
 
-def _go_on(
+def _real(g: Tensor, log_weight: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Keys that do not exist have no features and weigh nothing."""
+    if valid is None:
+        return g, log_weight
+    return g.masked_fill(~valid[..., None], 0), log_weight.masked_fill(~valid, NEVER)
+
+
+def linear_step(
     f: Tensor, g: Tensor, v: Tensor, log_weight: Tensor, total: "Total", valid: Tensor | None
 ) -> tuple[Tensor, "Total"]:
-    if valid is not None:
-        log_weight = log_weight.masked_fill(~valid, NEVER)
-        g = g.masked_fill(~valid[..., None], 0)
+    """Go on from a total: :func:`linear_causal` of more places, and the total after them. Consumes the total."""
+    g, log_weight = _real(g, log_weight, valid)
     top = torch.maximum(highest(log_weight), total.top[:, None])
     out = torch.empty_like(v)
     walk = _Walk(log_weight, top, None, f.dtype, total.top)
     for at in walk:
         out[:, at], _ = walk.step(at, f[:, at], g[:, at], v[:, at], total)
     return out, Total(total.values, total.weights, top[:, -1])
-
-
-@torch.no_grad()
-def linear_step(
-    f: Float[Tensor, "N T R"],
-    g: Float[Tensor, "N T R"],
-    v: Float[Tensor, "N T V"],
-    log_weight: Float[Tensor, "N T"],
-    state: LinearState,
-    *,
-    valid: Bool[Tensor, "N T"] | None = None,
-) -> tuple[Float[Tensor, "N T V"], Float[Tensor, " N"]]:
-    """Go on from a state: :func:`linear_causal` of T more places, and ``top`` after them. Writes to the state."""
-    out, total = _go_on(f, g, v, log_weight, state.total, valid)
-    return out, total.top
-
-
-def in_runs(
-    segment: Int[Tensor, "N L"], *items: Tensor
-) -> tuple[Int[Tensor, "N L"], list[Tensor], Int[Tensor, "N L 1"]]:
-    """Items ordered so that each segment is one run, in their order within it; and the way back.
-
-    Returns:
-        The run of each item, the items (N, L, …) in that order, and the index that ``gather`` undoes it by.
-    """
-    order = segment.argsort(dim=1, stable=True)
-    moved = [x.gather(1, order.view(*order.shape, *[1] * (x.dim() - 2)).expand_as(x)) for x in items]
-    return segment.gather(1, order), moved, order.argsort(dim=1)[..., None]
 
 
 def highest(log_weight: Float[Tensor, "N L"], run: Int[Tensor, "N L"] | None = None) -> Float[Tensor, "N L"]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from mapsto.functional.attention import HUGE, check_sizes
-from mapsto.functional.block import Visible
+from mapsto.functional.block import Visible, fading
 
 __all__ = ["Noise", "choose"]
 
@@ -77,11 +77,10 @@ def choose(
     if valid is not None:
         hole = ~valid[:, None, :, None]
         k, v = k.masked_fill(hole, 0), v.masked_fill(hole, 0)
-        decay = None if decay is None else decay.masked_fill(hole[..., 0], 0)
     # A query that is not finite chooses nothing, and would give every key a NaN gradient (0 · NaN).
     bad = ~(q.detach().abs().amax(-1, keepdim=True) < (HUGE if torch.is_grad_enabled() else torch.inf))
     q = q.masked_fill(bad, 0)
-    fade = None if decay is None else decay.double().cumsum(-1)
+    fade = None if decay is None else fading(decay, None if valid is None else valid[:, None])
     visible = Visible(q.device, valid, segment, allowed, causal, bias, fade)
 
     with torch.autocast(q.device.type, enabled=False):

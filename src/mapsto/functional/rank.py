@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from mapsto.functional.block import Bias
+from mapsto.functional.block import Bias, fading
 
 __all__ = ["Bias", "Ranked", "within"]
 
@@ -79,8 +79,6 @@ class Ranked:
             look: whether to look if items need sorting at all; it changes no result, but waits for the device.
         """
         order, shortest = None, 0
-        if valid is not None and decay is not None:
-            decay = decay.masked_fill(~valid[:, None], 0)
         if valid is not None and not (look and not bool((valid[:, 1:] > valid[:, :-1]).any())):
             order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)
             valid = valid.gather(1, order)
@@ -88,7 +86,7 @@ class Ranked:
             decay = None if decay is None else decay.gather(2, order[:, None].expand_as(decay))
         if look and valid is not None:
             shortest = int(valid.sum(1).min())
-        fade = None if decay is None else decay.double().cumsum(-1)
+        fade = None if decay is None else fading(decay, None if valid is None else valid[:, None])
         return cls(window, shared, causal, order, valid, shortest, segment, fade, allowed, bias)
 
     def sort(self, x: Float[Tensor, "B H L K"]) -> Float[Tensor, "B H L K"]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from mapsto.attention.favor import EXPONENTIAL, FavorAttention
 from mapsto.functional.attention import attend
+from mapsto.functional.block import fading
 from mapsto.functional.linear import wide
 from mapsto.models.mapper import Batch, Mapper
 from mapsto.stream import stream, stream_numpy
@@ -114,7 +115,7 @@ def _judge(
     valid, fade = given.get("valid"), given.get("decay")
     bias = None
     if fade is not None:
-        fade = (fade if valid is None else fade.masked_fill(~valid[:, None], 0)).double().cumsum(-1)
+        fade = fading(fade, None if valid is None else valid[:, None])
         own = fade.gather(2, index[:, None].expand(-1, fade.shape[1], -1))
         bias = lambda a, b: (own[:, :, a, None] - fade[:, :, None, b]).clamp(max=0)  # noqa: E731
     exact = attend(q, k, v, valid=valid, allowed=visible[:, None], bias=bias).double()
