@@ -3,6 +3,7 @@
 Ids 0, 1, 2 are the same in every vocabulary: unknown, begin, end.
 """
 
+import importlib
 import io
 import json
 import math
@@ -234,6 +235,7 @@ class Subwords(Vocabulary):
 
 
 KINDS: dict[str, type[Vocabulary]] = {v.kind: v for v in (Bytes, Characters, Words, Symbols, Subwords)}
+ELSEWHERE = {"music": "mapsto.music"}  # kinds that are not of texts, each a module with a ``restore`` of its own
 
 
 def learn(kind: str, texts: Iterable[Any], *, size: int = 8000, least: int = 1) -> Vocabulary:
@@ -301,8 +303,11 @@ def restore(kind: str, content: bytes) -> Vocabulary:
     Raises:
         ModelFileError: it is anything else.
     """
+    if kind in ELSEWHERE:
+        other: Vocabulary = importlib.import_module(ELSEWHERE[kind]).restore(content)
+        return other
     if kind not in KINDS:
-        raise ModelFileError(f"vocabulary: kind {kind!r:.60} is not one of {', '.join(KINDS)}")
+        raise ModelFileError(f"vocabulary: kind {kind!r:.60} is not one of {', '.join([*KINDS, *ELSEWHERE])}")
     if kind == "subwords":
         return Subwords(content)
     try:

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -88,6 +89,12 @@ def clothes() -> dict[str, Any]:
         labels = [CLOTHES[y] for y in np.concatenate([arrays["y_train"], arrays["y_test"]])]
         split = ["train"] * len(arrays["x_train"]) + ["test"] * len(arrays["x_test"])
     return {"image": images, "label": labels, "split": split}
+
+
+def pieces() -> dict[str, list[bytes]]:
+    """16 pieces of music of many instruments, as MIDI files."""
+    with zipfile.ZipFile(BytesIO(_file("freedoom_midi.zip"))) as archive:
+        return {"music": [archive.read(name) for name in sorted(archive.namelist())]}
 
 
 SHORT = {

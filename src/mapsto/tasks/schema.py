@@ -10,7 +10,7 @@ from mapsto.data.kind import Summary, infer
 from mapsto.data.source import Chunk, Table
 from mapsto.data.value import missing
 from mapsto.errors import ConfigError, DataError, did_you_mean
-from mapsto.tasks.cell import SOURCES, content_of, convert, even, same_length, times
+from mapsto.tasks.cell import FILES, SOURCES, content_of, convert, even, same_length, times
 from mapsto.tasks.config import DataConfig
 
 __all__ = ["Field", "Row", "Schema", "resolve"]
@@ -147,7 +147,7 @@ class Schema:
             return tuple(None if cells[c] is None else convert(cells[c], k, c) for c, k in field.columns)
         ((column, kind),) = field.columns
         cell = cells[column]
-        if kind == "image":
+        if kind in FILES:
             if cell is None:
                 raise DataError(f'"{column}" is empty')
             try:
