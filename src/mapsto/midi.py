@@ -10,18 +10,15 @@ Reference: The Complete MIDI 1.0 Detailed Specification, Standard MIDI Files 1.0
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from mapsto.errors import ConfigError, DataError, ResourceError
+from mapsto.errors import DataError, ResourceError
 from mapsto.instrument import DRUMS, instrument
+from mapsto.note import SECONDS, Grid, Note, check, order
 
-__all__ = ["SECONDS", "Grid", "Note", "midi_file", "order", "read_midi", "write_midi"]
-
-SECONDS = 86_400
-"""The longest piece."""
+__all__ = ["midi_file", "read_midi", "write_midi"]
 
 BYTES = 16 << 20
 EVENTS = 1 << 20  # of a file that are kept: starts and ends of notes, changes of instrument and tempo
@@ -29,69 +26,6 @@ DRUM_CHANNEL = 9
 MELODIC = tuple(c for c in range(16) if c != DRUM_CHANNEL)
 TEMPO = 500_000  # microseconds a beat where a file does not say
 MOST_TRACKS = 65_535
-
-
-@dataclass(frozen=True)
-class Grid:
-    """What notes are rounded to.
-
-    A step is 1 / rate seconds. The 127 loudnesses of MIDI (1 to 127) fall into ``velocities`` bins of equal width: v is
-    in bin (v − 1) · velocities div 127, and a bin sounds as the loudness in its middle; 127 bins lose nothing.
-
-    Attributes:
-        rate: steps a second.
-        velocities: bins of loudness.
-
-    Raises:
-        ConfigError: a rate that is not 1 to 1000, bins that are not 1 to 127.
-    """
-
-    rate: int = 100
-    velocities: int = 32
-
-    def __post_init__(self) -> None:
-        """Check both."""
-        for name, most in (("rate", 1000), ("velocities", 127)):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-                raise ConfigError(f"music: {name}={value} is not a whole number from 1 to {most}")
-
-    def velocity(self, loudness: int) -> int:
-        """The bin of a loudness of MIDI.
-
-        Example:
-            >>> Grid().velocity(1), Grid().velocity(127)
-            (0, 31)
-        """
-        return (loudness - 1) * self.velocities // 127
-
-    def loudness(self, velocity: int) -> int:
-        """The loudness of MIDI in the middle of a bin: ``velocity(loudness(b)) == b``."""
-        return 1 + (2 * velocity + 1) * 127 // (2 * self.velocities)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """One note on a grid.
-
-    Attributes:
-        start: the step it begins at.
-        length: how many steps it sounds, 1 or more.
-        pitch: 0 to 127, 60 is middle C; of drums, which one.
-        velocity: the bin of its loudness, from 0.
-        instrument: of General MIDI, 0 to 127; 128 for drums.
-    """
-
-    start: int
-    length: int
-    pitch: int
-    velocity: int = 16
-    instrument: int = 0
-
-
-def order(note: Note) -> tuple[int, ...]:
-    """What notes are sorted by: start, instrument, pitch, length, velocity. Equal keys are equal notes."""
-    return note.start, note.instrument, note.pitch, note.length, note.velocity
 
 
 class Malformed(Exception):
@@ -349,21 +283,6 @@ def _length(value: int) -> bytes:
     while value := value >> 7:
         septets.append(value & 0x7F | 0x80)
     return bytes(reversed(septets))
-
-
-def check(note: Note, grid: Grid) -> None:
-    """Hold a note to a grid.
-
-    Raises:
-        DataError: names the note.
-    """
-    good = note.start >= 0 and note.length > 0 and note.start + note.length <= SECONDS * grid.rate
-    good = good and 0 <= note.pitch < 128 and 0 <= note.velocity < grid.velocities and 0 <= note.instrument <= DRUMS
-    if not good:
-        raise DataError(
-            f"{note} is off the grid: start from 0, length from 1, the end within {SECONDS // 3600} hours, pitch 0 to "
-            f"127, velocity 0 to {grid.velocities - 1}, instrument 0 to {DRUMS}"
-        )
 
 
 def write_midi(path: str | Path, notes: Iterable[Note], grid: Grid | None = None) -> None:

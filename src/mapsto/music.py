@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.instrument import DRUMS, instrument, pitch
-from mapsto.midi import SECONDS, Grid, Note, check, order, read_midi
+from mapsto.midi import read_midi
+from mapsto.note import SECONDS, Grid, Note, check, order
 from mapsto.vocabulary import MARKS, SPECIAL, Vocabulary
 
 __all__ = ["Grid", "Music", "Note", "restore"]
@@ -44,7 +45,7 @@ class Music(Vocabulary):
 
     Args:
         rate: steps a second; tempo is in the times and has no events.
-        velocities: bins of loudness, see :class:`~mapsto.midi.Grid`.
+        velocities: bins of loudness, see :class:`~mapsto.note.Grid`.
         shift: the longest wait that is one event, in steps.
         length: the longest length that is one event, in steps.
 

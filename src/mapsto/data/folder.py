@@ -38,7 +38,7 @@ class Folder(Table):
         found = music if self._files == "music" else [p for p in files if p.suffix.lower() in PICTURES]
         if not found:
             known = ", ".join(PICTURES + MUSIC)
-            raise fault(f"{self.name}: neither pictures nor music in this folder.   Expected {known}.")
+            raise fault(f"{self.name}: no pictures and no music in this folder.   Expected {known}.")
         for p in found:
             try:
                 str(p).encode()

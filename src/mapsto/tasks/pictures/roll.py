@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from mapsto.instrument import DRUMS, instrument, pitch
-from mapsto.midi import Grid, Note
+from mapsto.note import Grid, Note
 from mapsto.tasks.pictures.style import BLUE, GREEN, GREY, INK, ORANGE, PALE, SKY, figure, plain, styled
 
 if TYPE_CHECKING:
