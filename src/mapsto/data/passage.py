@@ -1,10 +1,11 @@
 """A text file as one text, for a language model: what comes first is for training, what comes last is for the test."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 
-from mapsto.data.block import blocks, digest, last_row
+from mapsto.data.block import blocks, last_row
 from mapsto.data.fault import fault
 from mapsto.data.source import Chunk, Table
 
@@ -20,13 +21,25 @@ class Passages(Table):
     changed, and put together the passages are the file.
 
     Args:
-        path: the file, or a ``.gz`` of one.
+        name: how errors call it.
+        content: reads the whole text.
         shares: of the characters, for train, val and test.
+        root: see :class:`~mapsto.data.source.Table`.
     """
 
-    def __init__(self, path: Path, shares: Sequence[float]):
-        self.path, self.name, self.root, self.shares = path, path.name, path.parent, tuple(shares)
-        self.split = "split"
+    split = "split"
+
+    def __init__(self, name: str, content: Callable[[], str], shares: Sequence[float], root: Path | None = None):
+        self.name, self.root, self.content, self.shares = name, root or Path(), content, tuple(shares)
+
+    @classmethod
+    def of(cls, path: Path, shares: Sequence[float]) -> "Passages":
+        """Those of a text file, or of a ``.gz`` of one."""
+
+        def content() -> str:
+            return "".join(block.data.decode() for block in blocks(path, path.name, last_row))
+
+        return cls(path.name, content, shares, path.parent)
 
     @property
     def columns(self) -> list[str]:
@@ -34,8 +47,8 @@ class Passages(Table):
         return ["text", "split"]
 
     def fingerprint(self) -> str:
-        """The SHA-256 of the file."""
-        return digest(self.path)
+        """The SHA-256 of the text."""
+        return sha256(self.content().encode()).hexdigest()
 
     @cached_property
     def passages(self) -> list[tuple[str, str]]:
@@ -44,8 +57,7 @@ class Passages(Table):
         Raises:
             DataError: fewer lines than parts.
         """
-        found = [block.data.decode() for block in blocks(self.path, self.name, last_row)]
-        text = "".join(found).replace("\r\n", "\n").replace("\r", "\n")
+        text = self.content().replace("\r\n", "\n").replace("\r", "\n")
         cuts, total = [0], 0.0
         for share in self.shares[:-1]:
             total += share

@@ -97,7 +97,7 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
         source = demo_table(data.source)
     text = _text(config) if source is None else None
     if text is not None:
-        return [(Passages(text, data.shares), "")]
+        return [(Passages.of(text, data.shares), "")]
     first = open_table(data.source if source is None else source, root=root, quote=data.quote)
     found = [(first, "train" if data.val or data.test else "")]
     for part, path in (("val", data.val), ("test", data.test)):

@@ -26,15 +26,13 @@ from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer
+from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
 from mapsto.tasks.window import make_feed
 from mapsto.tasks.written import alone, strategy, write, written
 from mapsto.training.parallel import World
 
 FILES = (*PICTURES, *ENDINGS, ".json")
-
-JUDGED = ("accuracy", "rmse", "perplexity", "per")
-"""What a simple model is held against: the first of these that both have. Of the first, more is better."""
 
 __all__ = ["Run", "describe_map", "load", "result_lines"]
 
@@ -397,7 +395,7 @@ def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
         if not short:
             continue
         value, own = values[short], metrics[f"{prefix}{short}"]
-        better = own is not None and (value > own if short == "accuracy" else value < own)
+        better = own is not None and (value > own if short in HIGHER else value < own)
         mark = "   ! the simple model does better" if better else ""
         lines.append(
             f"{'beside' if title == next(iter(result['baselines'])) else '':<14}{plain or title}: {short} {value:.4g}{mark}"

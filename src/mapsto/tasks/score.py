@@ -124,7 +124,8 @@ def metric(head: Target, found: Answers, name: str) -> Callable[..., dict[str, A
     if isinstance(head, LabelsTarget):
         return partial(multilabel, predicted["log_odds"], true > 0.5)
     if isinstance(head, TokenTarget):
-        return partial(tokens, found.nll[name], predicted["value"] == true, *_rows(head, found, true))
+        row, rows, characters = _rows(head, found, true)
+        return partial(tokens, found.nll[name], predicted["value"] == true, row, rows, characters=characters)
     assert isinstance(head, NumberTarget)
     return partial(regression, predicted["value"], true * head.scale + head.mean, found.nll[name])
 

@@ -102,10 +102,8 @@ def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> 
         told = [output.vocabulary.decode(x.tolist()) for x in np.split(ids[2][0], ids[2][1][1:-1])]
         row = np.repeat(np.arange(len(told)), np.diff(ids[2][1]) + 1)
         lengths = np.array([len(text) for text in told]) if isinstance(told[0], str) else None
-        values = tokens(nll, np.zeros(len(nll), bool), row, len(told), characters=lengths)
-        result["unigram" if model_n.order == 1 else f"{model_n.order}-gram"] = {
-            k: v for k, v in values.items() if k != "token_accuracy"
-        }
+        name = "unigram" if model_n.order == 1 else f"{model_n.order}-gram"
+        result[name] = tokens(nll, None, row, len(told), characters=lengths)
     sources = list(model.sources.items())
     if len(sources) == 1 and isinstance(sources[0][1], SequenceInput):
         name, part = sources[0]
