@@ -162,6 +162,8 @@ def predict(
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write .jsonl, .csv or .parquet")] = None,
     embed: Annotated[bool, typer.Option("--embed", help="give the vector behind the answer")] = False,
+    beam: Annotated[int, typer.Option("--beam", metavar="N", help="search a sequence with N beams; 1: greedy")] = 0,
+    best: Annotated[int, typer.Option("--best", metavar="N", help="give the N best sequences")] = 1,
     device: Device = "auto",
     as_json: Json = False,
     debug: Debug = False,
@@ -170,9 +172,58 @@ def predict(
     from mapsto.tasks.predict import predict as work
 
     _tune()
-    rows = work(run, values or ["-"], out=out, embed=embed, device=device, console=_console(as_json))
+    rows = work(
+        run, values or ["-"], out=out, embed=embed, beam=beam, best=best, device=device, console=_console(as_json)
+    )
     if as_json:
         _print_json({"predictions": rows})
+
+
+@app.command()
+def sample(
+    run: RunFolder,
+    given: Annotated[str, typer.Option("--from", metavar="TEXT", help="what to go on from, or to be mapped")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", help="how many sequences")] = 1,
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="the most tokens of a sequence")] = 0,
+    temperature: Annotated[float, typer.Option("--temperature", metavar="T", help="0: the likeliest token")] = 1.0,
+    top_k: Annotated[int, typer.Option("--top-k", metavar="K", help="draw from the K likeliest; 0: from all")] = 0,
+    top_p: Annotated[float, typer.Option("--top-p", metavar="P", help="draw from the likeliest of mass P")] = 1.0,
+    min_p: Annotated[
+        float, typer.Option("--min-p", metavar="P", help="leave out what has less than P of the likeliest's mass")
+    ] = 0.0,
+    until: Annotated[
+        list[str] | None, typer.Option("--until", metavar="TEXT", help="end where this is written")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="of the draws")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv or .parquet")
+    ] = None,
+    device: Device = "auto",
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Draw new sequences from a model, printed as they are written.
+
+    mapsto sample runs/play --from "First Citizen:" --temperature 0.8
+    """
+    from mapsto.models.search import Sample
+    from mapsto.tasks.sample import sample as work
+
+    _tune()
+    how = Sample(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
+    written = work(
+        run,
+        given=given,
+        count=count,
+        tokens=tokens,
+        how=how,
+        until=until or [],
+        out=out,
+        device=device,
+        console=_console(as_json),
+    )
+    if as_json:
+        _print_json({"samples": written})
 
 
 @app.command()

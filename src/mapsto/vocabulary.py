@@ -12,6 +12,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "Vocabulary",
     "Words",
     "learn",
+    "learn_column",
     "restore",
 ]
 
@@ -265,13 +267,37 @@ def learn(kind: str, texts: Iterable[Any], *, size: int = 8000, least: int = 1) 
     return cls(common[:size])
 
 
+def learn_column(kind: str, values: Iterable[Any], *, size: int, least: int, few: str) -> Vocabulary:
+    """Learn the vocabulary of a column of texts or of lists of symbols, of a kind that fits it.
+
+    Args:
+        kind: as for :func:`learn`; or ``auto``: symbols for lists, characters for strings without spaces, subwords for
+            other texts, or the kind ``few`` if there are less than a thousand of them.
+        values: of the training rows, read once.
+        size: at most so many symbols.
+        least: leave out symbols seen less often.
+        few: see ``kind``.
+    """
+    values = iter(values)
+    head = list(islice(values, 1000))
+    texts: Iterable[Any] = chain(head, values)
+    if head and not isinstance(head[0], str):
+        texts = ([str(s) for s in value] for value in texts)
+        if kind == "auto":
+            kind = "symbols"
+    if kind == "auto":
+        words = sum(len(t.split()) for t in head) / max(1, len(head))
+        kind = "characters" if words < 2 else "subwords" if len(head) == 1000 else few
+    return learn(kind, texts, size=size, least=least)
+
+
 def _learn_subwords(texts: Iterable[str], size: int) -> Subwords:
     from sentencepiece import SentencePieceTrainer
 
     model = io.BytesIO()
     try:
         SentencePieceTrainer.train(
-            sentence_iterator=iter(t for t in texts if t),
+            sentence_iterator=(line for t in texts for line in _lines(t) if line),
             model_writer=model,
             model_type="unigram",
             vocab_size=max(size, 300),
@@ -295,6 +321,11 @@ def _learn_subwords(texts: Iterable[str], size: int) -> Subwords:
             f"vocabulary: too little text to learn subwords ({error}).   Use input.vocabulary=words or characters"
         ) from None
     return Subwords(model.getvalue())
+
+
+def _lines(text: str) -> Iterable[str]:
+    """A text that is too long to be one sentence of the trainer's, line by line."""
+    return text.splitlines(keepends=True) if len(text) > MOST >> 4 else (text,)
 
 
 def restore(kind: str, content: bytes) -> Vocabulary:

@@ -53,6 +53,7 @@ class Folder(Table):
             self._cells["label"] = labels
         if named:
             self._cells["split"] = [PARTS[p.parts[0]] for p in found]
+            self.split = "split"
 
     @property
     def columns(self) -> list[str]:

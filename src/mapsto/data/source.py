@@ -36,10 +36,12 @@ class Table(ABC):
     Attributes:
         name: how errors call it, such as ``reviews.csv``.
         root: the folder that paths in the data are relative to.
+        split: a column that the source itself brings, which says train, val or test; empty if it brings none.
     """
 
     name: str
     root: Path
+    split: str = ""
 
     @property
     @abstractmethod

@@ -1,7 +1,7 @@
 """Text, symbols, ids: a sequence of tokens at places 0, 1, 2 and so on."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from mapsto.errors import ConfigError, DataError
 from mapsto.inputs import Input
 from mapsto.ngram import ngrams
 from mapsto.ragged import Ragged, Rows
-from mapsto.vocabulary import BEGIN, Characters, Vocabulary, learn
+from mapsto.vocabulary import BEGIN, Characters, Vocabulary, learn_column
 
 __all__ = ["SequenceInput"]
 
@@ -73,17 +73,7 @@ class SequenceInput(Input):
         without spaces, and symbols for lists.
         """
         values = chain.from_iterable(chunks)
-        head = list(islice(values, 1000))
-        texts: Iterable[Any] = chain(head, values)
-        lists = bool(head) and not isinstance(head[0], str)
-        if lists:
-            texts = ([str(s) for s in value] for value in texts)
-            if vocabulary == "auto":
-                vocabulary = "symbols"
-        if vocabulary == "auto":
-            words = sum(len(t.split()) for t in head) / max(1, len(head))
-            vocabulary = "characters" if words < 2 else "subwords" if len(head) == 1000 else "words"
-        learned = learn(vocabulary, texts, size=vocabulary_size, least=vocabulary_least)
+        learned = learn_column(vocabulary, values, size=vocabulary_size, least=vocabulary_least, few="words")
         return {"vocabulary": learned, "limit": limit, "keep": keep, "stem": stem, "ngrams": ngrams}
 
     def settings(self) -> dict[str, Any]:

@@ -3,15 +3,20 @@
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from mapsto.collection import Collection, join
+from mapsto.errors import ConfigError
 from mapsto.inputs import Input
+from mapsto.likelihoods import wide
+from mapsto.nn.draft import Draft
 from mapsto.nn.dropout import ItemMasking
 from mapsto.nn.loss import Loss
 from mapsto.nn.reader import Reader
+from mapsto.nn.transformer import Decoder, Prior
 from mapsto.outputs import Output, Theta
+from mapsto.outputs.sequence import SequenceOutput
 
 __all__ = ["Batch", "Mapper"]
 
@@ -28,8 +33,11 @@ class Mapper(nn.Module):
         answers = reader(output.queries(memory, target), memory)
         theta = output(answers)                # parameters of a likelihood; the loss is -log p(target | theta)
 
+    A causal output is written step by step: :meth:`begin`, then :meth:`write`, which :mod:`mapsto.models.search` calls.
+    A language model is one without inputs, whose reader is a :class:`~mapsto.nn.transformer.Prior`.
+
     Args:
-        inputs: by name; several are joined, each with a learned mark on its items.
+        inputs: by name; several are joined, each with a learned mark on its items. None for a language model.
         encoder: a collection in, a collection out (:class:`~mapsto.nn.transformer.Encoder`).
         reader: how the output's queries read the memory: a pooling, or a decoder.
         output: what is asked, and what the answers mean.
@@ -72,7 +80,11 @@ class Mapper(nn.Module):
         return dict(zip(self.names, self.inputs, strict=True))  # type: ignore[arg-type]
 
     def collect(self, batch: Batch) -> Collection:
-        """What the encoder sees."""
+        """What the encoder sees; nothing, if there are no inputs."""
+        if not self.names:
+            target = batch["target"]["valid"]
+            nothing = next(self.parameters()).new_zeros(len(target), 0, self.output.dim)
+            return Collection(nothing, target[:, :0])
         parts = [one(batch[name]) for name, one in self.sources.items()]
         items = join(parts, [] if self.marks is None else list(self.marks))
         return self.reader.enter(self.masking(items))
@@ -83,6 +95,40 @@ class Mapper(nn.Module):
         queries = self.output.queries(memory, batch.get("target"))
         return self.reader(queries, memory, causal=self.output.causal), memory
 
+    @torch.no_grad()
+    def begin(self, batch: Batch, rows: int, capacity: int) -> Draft:
+        """What is to be known before the first token: the memory of a batch, and room for what is to be written.
+
+        Args:
+            batch: the inputs, without a target; empty for a language model.
+            rows: of the batch.
+            capacity: the most tokens of a row, the begin token included.
+
+        Raises:
+            ConfigError: the output is not written step by step.
+        """
+        if not isinstance(self.reader, Decoder | Prior):
+            raise ConfigError(f"an output of kind {self.output.kind} is not written step by step")
+        like = next(self.parameters())
+        memory = self.encoder(self.collect(batch)) if self.names else None
+        return self.reader.start(like, capacity, batch=rows, memory=memory)
+
+    @torch.no_grad()
+    def write(
+        self, tokens: Int[Tensor, "R T"], draft: Draft, *, valid: Bool[Tensor, "R T"] | None = None
+    ) -> tuple[Float[Tensor, "R T V"], Float[Tensor, "R T D"], Draft]:
+        """Write T >= 1 tokens to each row: the log-odds of what follows each, the answers they are made of, the draft.
+
+        Args:
+            tokens: ids, the begin token first.
+            draft: from :meth:`begin`, or the last step; consumed.
+            valid: which tokens exist, first in each row; None if all do.
+        """
+        assert isinstance(self.output, SequenceOutput)
+        assert isinstance(self.reader, Decoder | Prior)
+        answers, draft = self.reader.step(self.output.ask(tokens, draft.first, valid), draft, valid=valid)
+        return wide(self.output(answers)[self.output.name]), answers, draft
+
     def forward(self, batch: Batch) -> Theta:
         """θ of every query."""
         theta: Theta = self.output(self.answers(batch)[0])
@@ -92,6 +138,14 @@ class Mapper(nn.Module):
         """The output's loss of a batch that holds its target."""
         return self.output.loss(self(batch), batch["target"])
 
-    def embed(self, batch: Batch) -> Float[Tensor, "B L D"]:
-        """The answers themselves, as an embedding."""
-        return self.answers(batch)[0]
+    def embed(self, batch: Batch) -> Float[Tensor, "B D"]:
+        """One vector a row: the mean of its answers, or of its memory if answers are written one after the other."""
+        if self.output.causal:
+            memory = self.encoder(self.collect(batch))
+            items, asked = memory.items, memory.valid
+        else:
+            items, memory = self.answers(batch)
+            found = self.output.asked(memory, {})
+            asked = torch.ones_like(items[..., 0], dtype=torch.bool) if found is None else found
+        total = items.masked_fill(~asked[..., None], 0).sum(1)
+        return total / asked.sum(1, keepdim=True).clamp(min=1)  # type: ignore[no-any-return]

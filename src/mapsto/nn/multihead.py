@@ -13,6 +13,7 @@ from mapsto.attention import Attention, Bias
 from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.collection import Collection, Packed
 from mapsto.errors import ConfigError
+from mapsto.functional.state import State
 from mapsto.nn.position import Position
 
 __all__ = ["MultiheadAttention"]
@@ -98,6 +99,56 @@ class MultiheadAttention(nn.Module):
             answers.append(self._attend(q[index], keys, values, group, source, position, {**part, "causal": causal}))
         return self.out(x.scatter(answers))
 
+    def start(self, like: Tensor, capacity: int, *, batch: int) -> State:
+        """An empty state of self-attention for up to ``capacity`` items a row, of the type and device of ``like``."""
+        key = self.dim // self.heads
+        state: State = self.attention.start(like, capacity, batch=batch, heads=self.heads, key=key, value=key)
+        return state
+
+    def step(
+        self,
+        x: Collection,
+        state: State,
+        *,
+        position: Position,
+        known: Collection | None,
+        first: int | Int[Tensor, " B"],
+        valid: Bool[Tensor, "B T"] | None,
+    ) -> tuple[Float[Tensor, "B T D"], State]:
+        """Causal self-attention of T more items a row: what :meth:`forward` would answer at their places.
+
+        For decoding, not for learning. Consumes the state.
+
+        Args:
+            x: the new items, where they are.
+            state: from :meth:`start`, or the last step.
+            position: tells queries and keys their places.
+            known: where all items so far are, the new ones included; only asked if the position has a bias.
+            first: the rank of each row's first new item.
+            valid: which of the new items exist, first in each row; None if all do.
+        """
+        q, k, v = self._heads(*self.project(x.items, None))
+        bias: Bias | None = None
+        if x.places is not None:
+            q, k = position.rotate(q, x.places), position.rotate(k, x.places)
+            bias = None if known is None else position.between(x, known, q, first=first)
+        answer, state = self.attention.step(q, k, v, state, valid=valid, bias=bias)
+        return self.out(answer.transpose(1, 2).flatten(2)), state
+
+    def memorise(self, memory: Collection) -> State:
+        """A memory as the state that :meth:`ask` reads: its keys and values, made once for all steps."""
+        keys = memory.items.shape[1]
+        state = self.start(memory.items, keys, batch=len(memory.valid))
+        _, k, v = self._heads(*self.project(memory.items[:, :0], memory.items))
+        state = self.attention.write(k, v, state, valid=memory.valid)
+        return state
+
+    def ask(self, x: Float[Tensor, "B L D"], state: State) -> Float[Tensor, "B L D"]:
+        """Cross-attention into what was memorised."""
+        q = F.linear(x, self.qkv.weight[: self.dim], None if self.qkv.bias is None else self.qkv.bias[: self.dim])
+        (q,) = self._heads(q)
+        return self.out(self.attention.read(q, state).transpose(1, 2).flatten(2))
+
     def weights(
         self,
         x: Collection,
@@ -120,15 +171,20 @@ class MultiheadAttention(nn.Module):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Collection, memory: Collection, position: Position | None, seen: Any
     ) -> Tensor:
-        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in (q, k, v))
-        if self.log_temperature is not None:
-            q, k = self._normalise(q), self._normalise(k)
+        q, k, v = self._heads(q, k, v)
         bias: Bias | None = None
         if position is not None and x.places is not None and memory.places is not None:
             q, k = position.rotate(q, x.places), position.rotate(k, memory.places)
             bias = position.between(x, memory, q)
         answer = self.attention(q, k, v, valid=memory.valid, bias=bias, **seen)
         return answer.transpose(1, 2).flatten(2)
+
+    def _heads(self, *parts: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B H N K"], ...]:
+        """Queries, keys and values (or the first ones of these) cut into heads; queries and keys normalised, if asked."""
+        cut = [t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in parts]
+        if self.log_temperature is not None:
+            cut[:2] = [self._normalise(t) for t in cut[:2]]
+        return tuple(cut)
 
     def _normalise(self, x: Float[Tensor, "B H N K"]) -> Float[Tensor, "B H N K"]:
         # Each of q and k gets length √τ · K^¼, so that β q·k = τ cos with β = 1/√K. Norms are taken in float32 at least.

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -15,8 +15,10 @@ from mapsto.likelihoods import Likelihood, wide
 from mapsto.likelihoods.bernoulli import BernoulliLikelihood
 from mapsto.likelihoods.categorical import CategoricalLikelihood
 from mapsto.likelihoods.gaussian import GaussianLikelihood
+from mapsto.nn.loss import Loss
+from mapsto.vocabulary import Vocabulary
 
-__all__ = ["TARGETS", "LabelTarget", "LabelsTarget", "NumberTarget", "Target"]
+__all__ = ["TARGETS", "LabelTarget", "LabelsTarget", "NumberTarget", "Target", "TokenTarget"]
 
 
 class Target(nn.Module, ABC):
@@ -56,6 +58,27 @@ class Target(nn.Module, ABC):
     def extra(self, theta: Float[Tensor, "B L width"]) -> dict[str, Float[Tensor, "B L"]]:
         """Further terms of the loss, by name."""
         return {}
+
+    def loss(
+        self, name: str, theta: Float[Tensor, "B L width"], events: Tensor, hole: Bool[Tensor, "B L"], smoothing: float
+    ) -> Loss:
+        """NLL summed over a row's events, counted by events, so that long rows weigh as much as they hold.
+
+        Args:
+            name: of the term.
+            theta: of every event; finite where there is none.
+            events: likewise.
+            hole: where there is no event.
+            smoothing: s: further terms weigh s together, the NLL 1 - s.
+        """
+        log_p = self.likelihood.log_prob(theta, events)
+        terms = {name: -log_p.masked_fill(hole, 0).sum(1)}
+        weights = {}
+        if smoothing:
+            for extra, term in self.extra(theta).items():
+                terms[f"{name}.{extra}"] = term.masked_fill(hole, 0).sum(1)
+                weights = {name: 1 - smoothing, f"{name}.{extra}": smoothing}
+        return Loss(terms, weights, (~hole).sum(1).to(log_p.dtype))
 
     @abstractmethod
     def predict(self, theta: Float[Tensor, "B L width"]) -> dict[str, NDArray]:
@@ -101,7 +124,7 @@ class LabelTarget(Target):
 
     def extra(self, theta: Float[Tensor, "B L C"]) -> dict[str, Float[Tensor, "B L"]]:
         """Label smoothing: the mean of −log p over all classes."""
-        return {"smoothing": -torch.log_softmax(wide(theta), -1).mean(-1)}
+        return {"smoothing": uniform(theta)}
 
     def predict(self, theta: Float[Tensor, "B L C"]) -> dict[str, NDArray]:
         """``log_probability`` (B, L, C) and ``value`` (B, L), the most probable class's number."""
@@ -207,6 +230,44 @@ class NumberTarget(Target):
         value = self.likelihood.mean(theta).double().cpu().numpy() * self.scale + self.mean
         sigma = self.likelihood.sigma(theta).double().cpu().numpy() * self.scale
         return {"value": value, "sigma": sigma}
+
+
+class TokenTarget(Target):
+    """The next token of a sequence; θ are its log-odds over a vocabulary."""
+
+    kind = "token"
+
+    def __init__(self, dim: int, *, vocabulary: Vocabulary):
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.likelihood = CategoricalLikelihood(vocabulary.size)
+        self.head = nn.Linear(dim, vocabulary.size)
+
+    @classmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """A vocabulary is learned by the output, which knows how its texts are to be cut."""
+        raise NotImplementedError("a vocabulary is learned by the output")
+
+    def settings(self) -> dict[str, Any]:
+        """The vocabulary."""
+        return {"vocabulary": self.vocabulary}
+
+    def encode(self, value: Any) -> NDArray:
+        """The ids of a text."""
+        return self.vocabulary.encode(value)
+
+    def extra(self, theta: Float[Tensor, "B L C"]) -> dict[str, Float[Tensor, "B L"]]:
+        """Label smoothing: the mean of −log p over the vocabulary."""
+        return {"smoothing": uniform(theta)}
+
+    def predict(self, theta: Float[Tensor, "B L C"]) -> dict[str, NDArray]:
+        """``value`` (B, L), the likeliest token's id."""
+        return {"value": theta.argmax(-1).to(torch.int32).cpu().numpy()}
+
+
+def uniform(theta: Float[Tensor, "... C"]) -> Float[Tensor, "..."]:
+    """−log p of a class drawn uniformly, on average: log Σ_c e^θ_c − mean_c θ_c."""
+    return wide(theta).logsumexp(-1) - wide(theta).mean(-1)
 
 
 TARGETS: dict[str, type[Target]] = {t.kind: t for t in (LabelTarget, LabelsTarget, NumberTarget)}

@@ -1,21 +1,25 @@
 """Encoder and decoder: blocks of attention and feed-forward with residual connections."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mapsto.attention import Attention
 from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.collection import Collection, Packed
 from mapsto.errors import ConfigError, did_you_mean
+from mapsto.functional.state import State
+from mapsto.nn.draft import Draft
 from mapsto.nn.dropout import Dropout
 from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.position import NoPosition, Position
 from mapsto.nn.reader import Reader
 
-__all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Mixer", "Placement", "PostNorm", "PreNorm"]
+__all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Mixer", "Placement", "PostNorm", "PreNorm", "Prior"]
 
 Batch = TypeVar("Batch", Collection, Packed)
 
@@ -102,18 +106,43 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Batch, memory: Batch | None, position: Position, causal: bool) -> Batch:
-        add, drop = self.placement.add, self.dropout
+        cross = self.cross
 
         def look(items: Tensor) -> Tensor:
-            return drop(self.attention(x.replace(items=items), causal=causal, position=position))
+            return self.attention(x.replace(items=items), causal=causal, position=position)  # type: ignore[no-any-return]
 
-        items = add(x.items, self.attention_norm, look)
-        if self.cross is not None and memory is not None:
-            cross, norm = self.cross, self.cross_norm
-            assert norm is not None
-            items = add(items, norm, lambda q: drop(cross(x.replace(items=q), memory)))
-        items = add(items, self.feedforward_norm, lambda y: drop(self.feedforward(y)))
-        return x.replace(items=items)
+        ask = None if cross is None or memory is None else lambda q: cross(x.replace(items=q), memory)
+        return x.replace(items=self._run(x.items, look, ask))
+
+    def step(
+        self,
+        x: Collection,
+        own: State,
+        memory: State | None,
+        position: Position,
+        draft: Draft,
+        after: Draft,
+        valid: Tensor | None,
+    ) -> tuple[Collection, State]:
+        known, first, attention, cross = after.known, draft.first, self.attention, self.cross
+        assert isinstance(attention, MultiheadAttention)
+
+        def look(items: Tensor) -> Tensor:
+            nonlocal own
+            seen = x.replace(items=items)
+            answer, own = attention.step(seen, own, position=position, known=known, first=first, valid=valid)
+            return answer
+
+        ask = None if cross is None or memory is None else lambda q: cross.ask(q, memory)
+        return x.replace(items=self._run(x.items, look, ask)), own
+
+    def _run(self, items: Tensor, look: Branch, ask: Branch | None) -> Tensor:
+        add, drop = self.placement.add, self.dropout
+        items = add(items, self.attention_norm, lambda y: drop(look(y)))
+        if ask is not None:
+            assert self.cross_norm is not None
+            items = add(items, self.cross_norm, lambda y: drop(ask(y)))
+        return add(items, self.feedforward_norm, lambda y: drop(self.feedforward(y)))
 
 
 class Stack(nn.Module):
@@ -125,7 +154,7 @@ class Stack(nn.Module):
         depth: int,
         heads: int,
         *,
-        cross: bool,
+        cross: Attention | None = None,
         attention: Attention | None = None,
         position: Position | None = None,
         norm: Placement | None = None,
@@ -145,6 +174,8 @@ class Stack(nn.Module):
         placement = norm or PreNorm()
         self.position = position or NoPosition()
         _agree(self.position, attention, mixer, normalise)
+        if cross is not None and cross.self_only:
+            raise ConfigError(f"model.cross: {cross.self_only}. Use model.cross=softmax")
         self.dropout = Dropout(dropout)
 
         def attend() -> MultiheadAttention:
@@ -154,7 +185,7 @@ class Stack(nn.Module):
             Block(
                 dim,
                 (mixer or attend)(),
-                MultiheadAttention(dim, heads, normalise=normalise) if cross else None,
+                None if cross is None else MultiheadAttention(dim, heads, attention=cross, normalise=normalise),
                 norm=placement,
                 hidden=hidden or 4 * dim,
                 activation=ACTIVATIONS[activation](),
@@ -178,6 +209,50 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x, memory, self.position, causal)
         return x.replace(items=self.norm(x.items))
+
+    def start(self, like: Tensor, capacity: int, *, batch: int, memory: Collection | None = None) -> Draft:
+        """An empty draft of up to ``capacity`` items in each of ``batch`` rows, to be written by :meth:`step`.
+
+        Args:
+            like: the type and device of the items to come.
+            capacity: the most items a row will have.
+            batch: R.
+            memory: what the blocks with cross-attention ask, a row for each.
+
+        Raises:
+            ConfigError: the blocks do not attend, so that there is nothing to step.
+        """
+        for block in self.blocks:
+            if not isinstance(block.attention, MultiheadAttention):
+                raise ConfigError("only attention is written step by step.   Use model.mixer=attention")
+        places = like.new_zeros(batch, capacity + 1, 1, dtype=torch.float32) if self.position.biased else None
+        return Draft(
+            tuple(block.attention.start(like, capacity, batch=batch) for block in self.blocks),
+            () if memory is None else tuple(block.cross.memorise(memory) for block in self.blocks),
+            torch.arange(batch, device=like.device),
+            places,
+            torch.zeros(batch, dtype=torch.int64, device=like.device),
+        )
+
+    def step(
+        self, x: Collection, draft: Draft, *, valid: Bool[Tensor, "R T"] | None = None
+    ) -> tuple[Float[Tensor, "R T D"], Draft]:
+        """T >= 1 more items in each row: what a causal run over all so far answers at their places (law T).
+
+        For decoding, not for learning. Consumes the draft.
+
+        Args:
+            x: the new items and their places.
+            draft: from :meth:`start`, or the last step.
+            valid: which of the new items exist, first in each row; None if all do.
+        """
+        after = draft.extended(x, valid)
+        x = x.replace(items=self.dropout(self.position.add(x.items, x.places)))
+        own = []
+        for block, state, memory in zip(self.blocks, draft.own, draft.memory or [None] * len(self.blocks), strict=True):
+            x, state = block.step(x, state, memory, self.position, draft, after, valid)
+            own.append(state)
+        return self.norm(x.items), replace(after, own=tuple(own))
 
 
 def _agree(
@@ -223,7 +298,7 @@ class Encoder(Stack):
     """
 
     def __init__(self, dim: int, depth: int, heads: int, **parts: object):
-        super().__init__(dim, depth, heads, cross=False, **parts)  # type: ignore[arg-type]
+        super().__init__(dim, depth, heads, **parts)  # type: ignore[arg-type]
 
     def forward(self, x: Batch, *, causal: bool = False) -> Batch:
         """New items for a padded or packed collection; its masks and places stay."""
@@ -231,11 +306,28 @@ class Encoder(Stack):
 
 
 class Decoder(Stack, Reader):
-    """Queries look at each other and at a memory, in every block. Takes the arguments of :class:`Encoder`."""
+    """Queries look at each other and at a memory, in every block.
 
-    def __init__(self, dim: int, depth: int, heads: int, **parts: object):
-        super().__init__(dim, depth, heads, cross=True, **parts)  # type: ignore[arg-type]
+    Takes the arguments of :class:`Encoder`, and:
+
+    Args:
+        cross: an unbound kind of attention into the memory, softmax by default.
+    """
+
+    def __init__(self, dim: int, depth: int, heads: int, *, cross: Attention | None = None, **parts: object):
+        super().__init__(dim, depth, heads, cross=cross or SoftmaxAttention(), **parts)  # type: ignore[arg-type]
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """An answer a query."""
         return self.run(queries, memory, causal).items
+
+
+class Prior(Stack, Reader):
+    """Queries look at each other only, and there is no memory to read: the reader of a language model."""
+
+    def __init__(self, dim: int, depth: int, heads: int, **parts: object):
+        super().__init__(dim, depth, heads, **parts)  # type: ignore[arg-type]
+
+    def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
+        """An answer a query."""
+        return self.run(queries, None, causal).items

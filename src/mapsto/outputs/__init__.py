@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -12,7 +12,7 @@ from mapsto import kinds
 from mapsto.collection import Collection
 from mapsto.nn.loss import Loss
 from mapsto.nn.target import Target
-from mapsto.ragged import Rows
+from mapsto.ragged import Ragged, Rows
 
 __all__ = ["Output", "Theta"]
 
@@ -59,9 +59,21 @@ class Output(nn.Module, ABC):
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
         """A batch of the stored rows, all at once: the target of :meth:`loss`."""
 
+    def asked(self, memory: Collection, target: Mapping[str, Tensor]) -> Bool[Tensor, "B L"] | None:
+        """Which queries exist; None if all do, one a row."""
+        return None
+
+    def lengths(self, columns: Mapping[str, Ragged]) -> NDArray | int:
+        """(rows,) how many items the queries of each stored row add to a batch; what batches are measured by."""
+        return 0
+
     @abstractmethod
     def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
         """What is asked of the memory. A causal output asks by its own target, shifted by one."""
+
+    def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:
+        """What is true of each query of one of the targets, (B, L, ...)."""
+        return target[name]
 
     @abstractmethod
     def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -77,6 +77,14 @@ class ItemsOutput(Output):
         """The memory itself."""
         return memory
 
+    def asked(self, memory: Collection, target: Mapping[str, Tensor]) -> Bool[Tensor, "B L"]:
+        """The items that exist."""
+        return memory.valid
+
+    def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:
+        """An event an item."""
+        return target["values"]
+
     def forward(self, answers: Float[Tensor, "B N D"]) -> Theta:
         """θ of every item."""
         return {self.name: self.head(answers)}
@@ -89,14 +97,7 @@ class ItemsOutput(Output):
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """NLL summed over a row's items; counted by items, so that long rows weigh as much as they hold."""
         known, values, hole = self._real(theta, target)
-        log_p = self.head.likelihood.log_prob(known, values)
-        terms = {self.name: -log_p.masked_fill(hole, 0).sum(1)}
-        weights = {}
-        if self.smoothing:
-            for extra, term in self.head.extra(known).items():
-                terms[f"{self.name}.{extra}"] = term.masked_fill(hole, 0).sum(1)
-                weights = {self.name: 1 - self.smoothing, f"{self.name}.{extra}": self.smoothing}
-        return Loss(terms, weights, target["valid"].sum(1).to(log_p.dtype))
+        return self.head.loss(self.name, known, values, hole, self.smoothing)
 
     def _real(self, theta: Theta, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """θ and values with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding.

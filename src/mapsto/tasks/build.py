@@ -19,7 +19,7 @@ from mapsto.nn.memory import CompositeMemory, GatedMemory, Recall
 from mapsto.nn.pool import pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from mapsto.nn.reader import Keep, Reader
-from mapsto.nn.transformer import Encoder, PostNorm, PreNorm
+from mapsto.nn.transformer import Decoder, Encoder, PostNorm, PreNorm, Prior
 from mapsto.tasks.config import ModelConfig
 from mapsto.tasks.dataset import Measured, Parts
 from mapsto.tasks.schema import Schema
@@ -54,20 +54,28 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
     dim = config.dim
     parts = Parts.build(schema, measured, dim)
     with torch.random.fork_rng(devices=[]):  # torch's constructors draw from the global generator; it stays untouched
+        common: dict[str, Any] = {
+            "norm": PreNorm() if config.norm == "pre" else PostNorm(),
+            "hidden": config.hidden or None,
+            "activation": config.activation,
+            "dropout": config.dropout,
+        }
+        attends = config.mixer == "attention"
         encoder = Encoder(
             dim,
-            config.depth,
+            config.depth if schema.inputs else 0,
             config.heads,
-            attention=kinds.make("attention", config.attention) if config.mixer == "attention" else None,
+            attention=kinds.make("attention", config.attention) if attends else None,
             mixer=_mixer(schema, config),
-            position=_position(schema, config, measured),
-            norm=PreNorm() if config.norm == "pre" else PostNorm(),
-            hidden=config.hidden or None,
-            activation=config.activation,
-            dropout=config.dropout,
-            normalise=bool(config.normalise),
+            position=_position([f.kind for f in schema.inputs], config, [m.get("limit", 0) for m in measured.inputs]),
+            normalise=bool(config.normalise) and attends,
+            **common,
         )
-        reader: Reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
+        reader: Reader
+        if schema.output.kind == "sequence":
+            reader = _writer(schema, measured, config, common)
+        else:
+            reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
         names = ["the column target" if f.name == "target" else f.name for f in schema.inputs]  # a batch has a "target"
         return Mapper(
             dict(zip(names, parts.inputs, strict=True)), encoder, reader, parts.output, masking=config.masking
@@ -112,8 +120,22 @@ def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module]
     return lambda: Recall(made, config.dim)
 
 
-def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
-    sets = all(field.kind == "vector" for field in schema.inputs)
+def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dict[str, Any]) -> Decoder | Prior:
+    """What writes a sequence: a decoder that asks the memory, or one that asks nobody. It always attends."""
+    settled = config.model_copy(update={"mixer": "attention"})
+    common = common | {
+        "attention": kinds.make("attention", config.attention),
+        "position": _position(["sequence"], settled, [measured.output["window"] or measured.output["limit"]]),
+        "normalise": bool(config.normalise),
+    }
+    depth = config.decoder or config.depth
+    if not schema.inputs:
+        return Prior(config.dim, depth, config.heads, **common)
+    return Decoder(config.dim, depth, config.heads, cross=kinds.make("attention", config.cross), **common)
+
+
+def _position(found: list[str], config: ModelConfig, limits: list[int]) -> Position:
+    sets = all(kind == "vector" for kind in found)
     told = sets or config.mixer != "attention"  # a memory knows the order by itself
     name = ("none" if told else "sinusoidal") if config.position == "auto" else config.position
     if name == "none":
@@ -124,16 +146,16 @@ def _position(schema: Schema, config: ModelConfig, measured: Measured) -> Positi
         )
     if name == "sinusoidal":
         # Embeddings start small, linear layers and stems at about one; waves are to be no louder than the items.
-        found = {f.kind for f in schema.inputs}
         return Sinusoidal(
-            config.dim, amplitude=0.1 if "sequence" in found else 1.0, theta=100.0 if found == {"image"} else 10000.0
+            config.dim,
+            amplitude=0.1 if "sequence" in found else 1.0,
+            theta=100.0 if set(found) == {"image"} else 10000.0,
         )
     if name == "rotary":
         return Rotary()
-    limits = [m["limit"] for m in measured.inputs if "limit" in m]
     if name != "learned":
-        return _distance(name, [field.kind for field in schema.inputs], config, limits)
-    if len(schema.inputs) != 1 or not limits or not limits[0]:
+        return _distance(name, found, config, limits)
+    if len(found) != 1 or not limits[0]:
         raise ConfigError("model.position=learned needs one sequence or series with an input.limit")
     return Learned(config.dim, limits[0])
 
@@ -186,7 +208,7 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
     disk.remove(aside)
     disk.make(aside)
 
-    def plain(value: Any, name: str) -> Any:
+    def plain(value: Any, name: int) -> Any:
         if isinstance(value, Vocabulary):
             file = f"vocabulary.{name}.{value.suffix}"
             disk.write(aside / file, value.dump())
@@ -195,14 +217,14 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
 
     try:
         inputs = [
-            {key: plain(value, str(i)) for key, value in one.settings().items()}
+            {key: plain(value, i) for key, value in one.settings().items()}
             for i, one in enumerate(model.sources.values())
         ]
         content = {
             "format": FORMAT,
             "schema": schema.to_json(),
             "inputs": inputs,
-            "output": model.output.settings(),
+            "output": {key: plain(value, len(inputs)) for key, value in model.output.settings().items()},
             "model": config.model_dump(),
         }
         disk.write_tensors(aside / WEIGHTS, tensors(model))
@@ -245,7 +267,8 @@ def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
         schema = Schema.from_json(content["schema"])
     except ValueError as error:
         raise ModelFileError(f"{path} is of no model this version knows: {error}") from None
-    references = [part.vocabulary for part in stored.inputs if "vocabulary" in part.model_fields_set]
+    parts = [*stored.inputs, stored.output]
+    references = [part.vocabulary for part in parts if "vocabulary" in part.model_fields_set]
     used = sorted([CONFIG, WEIGHTS, *(r.file for r in references)])
     if sorted(sealed["files"]) != used:
         raise ModelFileError(f"{folder / manifest.MANIFEST} is of other files than {', '.join(used)}")
@@ -253,7 +276,7 @@ def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
     if stored.model.depth > len(header):
         raise ModelFileError(f"{weights} does not fit: {len(header)} tensors for a depth of {stored.model.depth}")
     inputs = [{k: _value(v, folder) for k, v in part.items()} for part in content["inputs"]]
-    measured = Measured(inputs, content["output"])
+    measured = Measured(inputs, {k: _value(v, folder) for k, v in content["output"].items()})
     try:
         _fits(_plan(schema, measured, stored.model), header, weights)
         _affordable(2 * sum(entry.size for entry in header.values()), str(folder), "Close other programs")

@@ -89,16 +89,39 @@ class InputConfig(Section):
     flip: bool = Field(False, description="in training, mirror half of the pictures left to right")
 
 
+class OutputConfig(Section):
+    """How sequences are written."""
+
+    vocabulary: Literal["auto", "bytes", "characters", "words", "subwords", "symbols"] = Field(
+        "auto", description="how target texts are cut into tokens: auto, bytes, characters, words, subwords, symbols"
+    )
+    vocabulary_size: int = Field(8000, description="at most so many tokens in the vocabulary", gt=0, le=1 << 20)
+    vocabulary_least: int = Field(1, description="leave out tokens seen less often (words, characters)", gt=0, le=MANY)
+    limit: int = Field(
+        512,
+        description="at most so many tokens of a target; of a language model, the tokens of a window; 0: no limit",
+        ge=0,
+        le=1 << 24,
+    )
+    tie: bool = Field(True, description="a token's row of the last layer is its embedding")
+    beam: int = Field(4, description="beams that the test part is written with; 1: greedy", ge=1, le=1 << 12)
+    penalty: float = Field(
+        1.0, description="beams are ranked by log-probability / length^penalty", allow_inf_nan=False, ge=-10, le=10
+    )
+
+
 class ModelConfig(Section):
     """What the model is made of."""
 
     dim: int = Field(0, description="width of an item; 0: by --size", ge=0, le=1 << 16)
     depth: int = Field(0, description="encoder blocks; 0: by --size", ge=0, le=1000)
+    decoder: int = Field(0, description="decoder blocks of an output of sequences; 0: as many", ge=0, le=1000)
     heads: int = Field(0, description="heads of each attention; 0: by --size", ge=0, le=1 << 12)
     attention: str = Field(
         "softmax",
         description="how heads mix values: softmax, hard, window:256, favor:256, memory; auto: by their time here",
     )
+    cross: str = Field("softmax", description="how a decoder attends to its memory: softmax, hard, favor:256, memory")
     mixer: Literal["attention", "composite", "gated"] = Field(
         "attention",
         description="how items know of each other: attention; or memories that read both ways: composite, gated",
@@ -170,6 +193,7 @@ class Config(Section):
 
     data: DataConfig = Field(default_factory=DataConfig, description="rows")
     input: InputConfig = Field(default_factory=InputConfig, description="how they are read")
+    output: OutputConfig = Field(default_factory=OutputConfig, description="how sequences are written")
     model: ModelConfig = Field(default_factory=ModelConfig, description="what learns")
     train: TrainConfig = Field(default_factory=TrainConfig, description="how")
     size: Literal["auto", "xs", "s", "m", "l"] = Field("auto", description="one dial for dim, depth, heads and lr")
@@ -249,6 +273,7 @@ def build(content: dict[Any, Any], where: str) -> Config:
     try:
         if config.model.attention != "auto":
             kinds.find("attention", config.model.attention.partition(":")[0])
+        kinds.find("attention", config.model.cross.partition(":")[0])
     except ConfigError as error:
         raise refusal(str(error)) from None
     return config

@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from mapsto import kinds
 from mapsto.data.folder import Folder
 from mapsto.data.kind import Summary, describe
+from mapsto.data.passage import Passages
 from mapsto.data.source import Table
 from mapsto.data.split import Split, by_column, content, folds, split
 from mapsto.data.store import Store, cache_folder, cached, open_store
@@ -94,12 +96,23 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
     root = data.root or None
     if source is None and data.source.startswith("demo:"):
         source = demo_table(data.source)
+    text = _text(config) if source is None else None
+    if text is not None:
+        return [(Passages.of(text, data.shares), "")]
     first = open_table(data.source if source is None else source, root=root, quote=data.quote)
     found = [(first, "train" if data.val or data.test else "")]
     for part, path in (("val", data.val), ("test", data.test)):
         if path:
             found.append((open_table(path, root=root, quote=data.quote), part))
     return found
+
+
+def _text(config: Config) -> Path | None:
+    """The text file that a language model is to read whole: one of which no columns are named."""
+    data, path = config.data, Path(config.data.source).expanduser()
+    named = data.inputs or data.targets or data.split or data.val or data.test
+    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return path if not named and plain.suffix.lower() == ".txt" and path.is_file() else None
 
 
 def prepare(
@@ -190,15 +203,15 @@ def _survey(parts: list[tuple[Table, str]], schema: Schema, config: Config, erro
     survey = Survey([], [], [], [], [])
     data = config.data
     extra = [c for c in (data.split, data.group) if c]
-    folder_split = not data.split and parts[0][0].columns == ["path", "label", "split"]
-    if folder_split:
-        data.split = "split"
-        extra.append("split")
+    if not data.split and parts[0][0].split:
+        data.split = parts[0][0].split
+        extra.append(data.split)
     for index, (table, _) in enumerate(parts):
         cells = {c: table.column(c) for c in extra}
         for row in schema.rows(table, errors, index=index):
             survey.keys.append(content(row.raw))
-            survey.labels.append(row.target[0] if row.target is not None else None)
+            # Within what is equally distributed: the values of a label, not those of texts.
+            survey.labels.append(row.target[0] if row.target is not None and schema.output.kind == "vector" else None)
             survey.groups.append(cells[data.group][row.number - 1] if data.group else None)
             survey.sides.append(cells[data.split][row.number - 1] if data.split else None)
             survey.places.append((index, row.number))
@@ -261,12 +274,17 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             given["patch"] = options["series_patch"]
         with _named(field):
             inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
-    output = kinds.find("outputs", schema.output.kind).measure(
-        chunked(row.target for row in rows()),
-        columns=schema.output.columns,
-        smoothing=config.train.smoothing,
-        sigma=config.model.sigma,
-    )
+    written = config.output.model_dump()
+    if not schema.inputs:
+        written |= {"limit": 0, "window": config.output.limit}
+    with _named(schema.output):
+        output = kinds.find("outputs", schema.output.kind).measure(
+            chunked(row.target for row in rows()),
+            columns=schema.output.columns,
+            smoothing=config.train.smoothing,
+            sigma=config.model.sigma,
+            **written,
+        )
     return Measured(inputs, output)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from mapsto.data.passage import Passages
 from mapsto.data.source import Table
 from mapsto.data.table import open_table
 from mapsto.errors import ConfigError, did_you_mean
@@ -91,6 +92,24 @@ def clothes() -> dict[str, Any]:
     return {"image": images, "label": labels, "split": split}
 
 
+def words() -> dict[str, Any]:
+    """4,700 English words and how they sound: phonemes of the CMU dictionary, stress marks kept."""
+    lines = _file("cmudict_small.txt.gz").decode().splitlines()
+    pairs = [line.split() for line in lines if line and not line.startswith(";;;")]
+    return {"word": [p[0].lower() for p in pairs], "sounds": [p[1:] for p in pairs]}
+
+
+def verses() -> list[dict[str, str]]:
+    """5,431 verses of the Bible in English and Spanish (World English Bible, Reina-Valera 1909)."""
+    rows = csv.reader(_file("bible_en_es.tsv.gz").decode().splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE)
+    return [{"english": row[-2], "spanish": row[-1]} for row in rows]
+
+
+def play() -> Passages:
+    """270,000 characters of Shakespeare."""
+    return Passages("play", lambda: _file("shakespeare_small.txt.gz").decode(), (0.8, 0.1, 0.1))
+
+
 def pieces() -> dict[str, list[bytes]]:
     """16 pieces of music of many instruments, as MIDI files."""
     with zipfile.ZipFile(BytesIO(_file("freedoom_midi.zip"))) as archive:
@@ -144,6 +163,55 @@ DEMOS: dict[str, Demo] = {
             "train.epochs": 40,
             "train.smoothing": 0.1,
             "train.average": 0.995,
+        },
+    ),
+    "words": Demo(
+        "sequence -> sequence",
+        "how is an English word pronounced?",
+        words,
+        ["word:sequence"],
+        ["sounds:sequence"],
+        {
+            "input.vocabulary": "characters",
+            "model.dim": 128,
+            "model.depth": 2,
+            "model.heads": 4,
+            "model.dropout": 0.2,
+            "train.lr": 2e-3,
+            "train.batch_tokens": 1024,
+            "train.smoothing": 0.1,
+            "train.epochs": 60,
+        },
+    ),
+    "verses": Demo(
+        "sequence -> sequence",
+        "English verses in Spanish",
+        verses,
+        ["english:sequence"],
+        ["spanish:sequence"],
+        {
+            "input.vocabulary": "subwords",
+            "input.vocabulary_size": 2000,
+            "output.vocabulary": "subwords",
+            "output.vocabulary_size": 2000,
+            "size": "s",
+            "model.dropout": 0.3,
+            "train.smoothing": 0.1,
+            "train.epochs": 12,
+        },
+    ),
+    "play": Demo(
+        "text -> what comes next",
+        "a language model of Shakespeare's characters",
+        play,
+        [],
+        ["text:sequence"],
+        {
+            "output.vocabulary": "characters",
+            "output.limit": 128,
+            "size": "s",
+            "train.batch_tokens": 2048,
+            "train.steps": 1500,
         },
     ),
     "clothes": Demo(

@@ -18,6 +18,10 @@ __all__ = ["StoreFeed"]
 class StoreFeed:
     """Batches of some rows of a store: the training loop's feed, and evaluation's.
 
+    Attributes:
+        rows: what batches are made of.
+        texts: the rows of the store that they are of.
+
     Args:
         store: all rows.
         rows: those to use.
@@ -41,7 +45,7 @@ class StoreFeed:
         device: torch.device | str = "cpu",
         targets: bool = True,
     ):
-        self.store, self.rows, self.model = store, rows, model
+        self.store, self.rows, self.texts, self.model = store, rows, rows, model
         self.tokens, self.batch_rows, self.seed, self.device = tokens, batch_rows, seed, torch.device(device)
         parts: list[tuple[str, str, Any]] = [(n, f"{i}.", m) for i, (n, m) in enumerate(model.sources.items())]
         self.parts = [*parts, ("target", "t.", model.output)] if targets else parts
@@ -49,8 +53,8 @@ class StoreFeed:
             name: {c[len(prefix) :]: column for c, column in store.columns.items() if c.startswith(prefix)}
             for name, prefix, _ in self.parts
         }
-        inputs = [part.lengths(self.columns[name]) for name, _, part in parts]
-        self.lengths = np.sum(inputs, axis=0)[rows]
+        found = [part.lengths(self.columns[name]) for name, _, part in self.parts]
+        self.lengths = np.broadcast_to(np.sum(found, axis=0), len(store))[rows]
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as rows of the store."""
@@ -61,6 +65,10 @@ class StoreFeed:
         """Every row once, in order of length: for evaluation."""
         found = batches(self.lengths, tokens=self.tokens, rows=self.batch_rows, seed=0, epoch=0, shuffle=False)
         return [self.rows[batch] for batch in found]
+
+    def place(self, row: int) -> int:
+        """The row of the store that a row of a batch is of."""
+        return row
 
     def take(self, name: str, rows: NDArray[np.int64]) -> dict[str, Rows]:
         """The columns of one input, or of "target", for some rows."""

@@ -17,6 +17,7 @@ from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.score import validation
 from mapsto.tasks.watch import RunWatcher
+from mapsto.tasks.window import make_feed
 from mapsto.training.loop import Trainer
 from mapsto.training.parallel import World
 from mapsto.training.plan import Plan
@@ -57,7 +58,7 @@ def settle(config: Config, dataset: Dataset, world: World | None = None) -> Conf
 def feed(dataset: Dataset, part: str, model: Mapper, config: Config, where: torch.device) -> StoreFeed:
     """The batches of one part; the budget of a batch is settled on the training part."""
     rows = dataset.split.rows(part)
-    made = StoreFeed(
+    made = make_feed(
         dataset.store, rows, model, tokens=1, batch_rows=config.train.batch_rows, seed=config.seed, device=where
     )
     if not config.train.batch_tokens:

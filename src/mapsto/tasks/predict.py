@@ -21,6 +21,8 @@ def predict(
     *,
     out: Path | None = None,
     embed: bool = False,
+    beam: int = 0,
+    best: int = 1,
     device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
@@ -31,6 +33,8 @@ def predict(
         values: texts; or one file or folder; or ``-`` for the lines of standard input.
         out: ``.jsonl``, ``.csv`` or ``.parquet``; printed if not given.
         embed: vectors instead of answers.
+        beam: beams to search for a sequence with; 0: as the run's settings say.
+        best: sequences for each row.
         device: where to compute.
         console: where to print; None prints nothing.
     """
@@ -44,14 +48,14 @@ def predict(
             raise DataError("standard input is empty")
     elif len(values) == 1:
         asked = values[0]
-    rows = loaded.predict(asked, embed=embed)
+    rows = loaded.predict(asked, embed=embed, beam=beam, best=best)
     if out is not None:
         write_rows(out, rows)
         if console is not None:
             console.print(Text(f"{len(rows)} rows written to {out}"))
     elif console is not None and not console.stderr:
         for row in rows:
-            console.print(Text(visible(line(row))), soft_wrap=True)
+            console.print(Text(visible(line(row), "\n")), soft_wrap=True)
     return rows
 
 
@@ -63,6 +67,10 @@ def line(row: dict[str, Any]) -> str:
             if isinstance(value, dict):
                 top = sorted(value.items(), key=lambda kv: -kv[1])[:3]
                 parts.append("  ".join(f"{k} {p:.3f}" for k, p in top))
+        elif name.endswith(".best"):
+            parts += [f"\n    {one['log_probability']:.3f}  {_short(one['value'])}" for one in value]
+        elif name.endswith(".log_probability"):
+            parts.append(f"({value:.3f})")
         elif name.endswith(".sigma"):
             parts.append("+- " + _short(value))
         else:

@@ -49,6 +49,7 @@ def place(sources: Sequence[tuple[str, str]], parts: Sequence[str], config: Conf
         "parts": list(parts),
         "data": config.data.model_dump(exclude={"source", "val", "test"}),
         "input": config.input.model_dump(),
+        "output": config.output.model_dump(exclude={"beam", "penalty"}),
         "rest": [config.train.smoothing, config.model.sigma, config.seed],
     }
     store = cache_folder("+".join(digest for _, digest in sources), settings)

@@ -86,6 +86,9 @@ def targets(run: Run) -> list[str]:
             classes = settings["classes"]
             how = "one" if head.kind == "label" else "any"
             made.append(f"{name} ({how} of {len(classes)}: {joined(classes)}{each})")
+        elif "vocabulary" in settings:
+            vocabulary = settings["vocabulary"]
+            made.append(f"{name} (a sequence of {vocabulary.kind}, {amount(vocabulary.size)} in the vocabulary)")
         else:
             count = len(settings["mean"])
             made.append(f"{name} ({'a number' if count == 1 else f'{count} numbers'}{each})")

@@ -16,15 +16,20 @@ from mapsto.data.source import Table
 from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
-from mapsto.nn.target import LabelsTarget, LabelTarget, Target
+from mapsto.models.search import Written
+from mapsto.nn.target import LabelsTarget, LabelTarget, Target, TokenTarget
 from mapsto.tasks.build import load_model, parameters
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.honesty import Trust, some, trust
+from mapsto.tasks.judge import judge
 from mapsto.tasks.schema import Schema
-from mapsto.tasks.score import Answers, answer, baselines, score
+from mapsto.tasks.score import Answers, answer
+from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
+from mapsto.tasks.window import make_feed
+from mapsto.tasks.written import alone, strategy, write, written
 from mapsto.training.parallel import World
 
 FILES = (*PICTURES, *ENDINGS, ".json")
@@ -78,7 +83,7 @@ class Run:
 
     def _feed(self, data: Dataset, rows: NDArray[np.int64]) -> StoreFeed:
         t = self.config.train
-        return StoreFeed(
+        return make_feed(
             data.store, rows, self.model, tokens=t.batch_tokens, batch_rows=t.batch_rows, device=self.device
         )
 
@@ -111,14 +116,8 @@ class Run:
                 groups = np.array([str(g) for g in table.column(self.config.data.group)])[np.array(numbers) - 1]
             test = self.store_feed(store, targets=True)
         found, first = answer(self.model, test, world=world), world is None or world.first
-        scores = score(self.model, found, groups=groups, seed=self.config.seed, resamples=1000 if first else 0)
-        alone = data is None or not first
-        simple = {} if alone else baselines(self.model, self.feed("train"), self.feed("val"), test)
-        result = {
-            "metrics": scores.metrics,
-            "intervals": {k: list(v) for k, v in scores.intervals.items()},
-            "baselines": simple,
-        }
+        known = None if data is None else (self.feed("train"), self.feed("val"))
+        result = judge(self.model, self.config, test, known, found, groups=groups, world=world)
         judged = self.trust(test) if first else []
         return result | ({"attention": [asdict(one) for one in judged]} if judged else {})
 
@@ -131,33 +130,49 @@ class Run:
         """Batches of all rows of a store."""
         t = self.config.train
         rows = np.arange(len(store))
-        return StoreFeed(
+        return make_feed(
             store, rows, self.model, tokens=t.batch_tokens, batch_rows=t.batch_rows, device=self.device, targets=targets
         )
 
-    def predict(self, values: Any, *, embed: bool = False) -> list[dict[str, Any]]:
+    def predict(self, values: Any, *, embed: bool = False, beam: int = 0, best: int = 1) -> list[dict[str, Any]]:
         """Predict.
 
         Args:
             values: a text, a path (a table, a picture, a folder of pictures), a list of values or of dicts, arrays, or a
                 table of another library.
             embed: give the answer's vector instead.
+            beam: how many beams a sequence is searched for with, 1 for greedy search; 0: as the run's settings say.
+            best: how many sequences to give for each row.
 
         Returns:
-            One dict a row: by target its value, and by ``TARGET.probability`` or ``TARGET.sigma`` how sure.
+            One dict a row: by target its value, and by ``TARGET.probability`` or ``TARGET.sigma`` how sure. Of a
+            sequence, ``TARGET.log_probability`` in nats, and with several ``TARGET.best``: a list of (text, log p).
+
+        Raises:
+            ConfigError: beams for a model that writes no sequences, or a language model, which continues texts.
         """
-        table = self.table(values)
-        store, _, _ = convert(table, self.schema, self.model, targets=False)
-        feed = self.store_feed(store, targets=False)
+        if (beam or best > 1) and alone(self.model) is None:
+            written(self.model)
+        if not self.model.names:
+            raise ConfigError("a language model maps from nothing.   mapsto sample RUN --from TEXT continues a text")
+        feed = self.rows(values)
         if embed:
             return [{"embedding": row} for row in self._embed(feed)]
-        return _readable(self.model, answer(self.model, feed, targets=False), len(store))
+        if alone(self.model) is not None:
+            output = self.config.output.model_copy(update={"beam": max(beam or self.config.output.beam, best)})
+            return told(self.model, write(self.model, feed, strategy(output), best=best))
+        return _readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
+
+    def rows(self, values: Any) -> StoreFeed:
+        """What :meth:`predict` was given, as batches of inputs."""
+        store, _, _ = convert(self.table(values), self.schema, self.model, targets=False)
+        return self.store_feed(store, targets=False)
 
     @torch.inference_mode()
     def _embed(self, feed: StoreFeed) -> list[list[float]]:
         found: list[list[float]] = [[] for _ in feed.rows]
         for rows in feed.once():
-            vectors = self.model.embed(feed.batch(rows)).float().mean(1).cpu().tolist()
+            vectors = self.model.embed(feed.batch(rows)).float().cpu().tolist()
             for row, vector in zip(rows, vectors, strict=True):
                 found[int(row)] = vector
         return found
@@ -259,6 +274,19 @@ def _events(head: Target, arrays: Mapping[str, NDArray]) -> list[dict[str, Any]]
     ]
 
 
+def told(model: Mapper, found: list[list[Written]]) -> list[dict[str, Any]]:
+    """Written sequences as what a person reads, a dict a row."""
+    output = written(model)
+    rows: list[dict[str, Any]] = []
+    for lines in found:
+        texts = [(output.vocabulary.decode(line.ids), line.log_probability) for line in lines]
+        row: dict[str, Any] = {output.name: texts[0][0], f"{output.name}.log_probability": texts[0][1]}
+        if len(texts) > 1:
+            row[f"{output.name}.best"] = [{"value": text, "log_probability": log_p} for text, log_p in texts]
+        rows.append(row)
+    return rows
+
+
 def describe_map(
     dataset: Dataset,
     config: Config,
@@ -279,6 +307,10 @@ def describe_map(
     sources = " + ".join(_input(part) for part in model.sources.values())
     heads = ", ".join(_target(n, t) for n, t in model.output.targets.items())
     what = model.output.kind if model.output.kind == "items" else ""
+    blocks = f"encoder {m.depth} x {m.dim}, {m.mixing}, {'each item' if what else m.pool + ' pooling'}"
+    if alone(model) is not None:
+        decoder = f"decoder {m.decoder or m.depth} x {m.dim}"
+        blocks = f"encoder {m.depth} x {m.dim}, {decoder}, {m.mixing}" if model.names else f"{decoder}, {m.mixing}"
     counts = dataset.split.counts
     how = _split(config)
     copies = f"; {amount(dataset.split.duplicates)} copies kept on one side" if dataset.split.duplicates else ""
@@ -289,8 +321,7 @@ def describe_map(
     number = "bfloat16" if bfloat16 else "float32"
     return [
         f"{name:<10}    {amount(rows)} rows    {columns}{left}",
-        f"map           {sources} -> {what + ': ' if what else ''}{heads}    encoder {m.depth} x {m.dim}, {m.mixing}, "
-        f"{'each item' if what else m.pool + ' pooling'}",
+        f"map           {sources or 'what came before'} -> {what + ': ' if what else ''}{heads}    {blocks}",
         f"split         train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])} {how}"
         f"{copies}    seed {config.seed}",
         f"device        {where}, {torch.get_num_threads()} threads, {number}    {amount(parameters(model))} parameters    "
@@ -338,6 +369,8 @@ def _input(part: Any) -> str:
 def _target(name: str, target: Target) -> str:
     if isinstance(target, LabelTarget | LabelsTarget):
         return f"{name} ({'any' if target.kind == 'labels' else 'one'} of {len(target.classes)})"
+    if isinstance(target, TokenTarget):
+        return f"{name} (sequence of {target.vocabulary.kind}, {amount(target.vocabulary.size)})"
     return f"{name} (number)"
 
 
@@ -358,12 +391,11 @@ def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
     for title, values in result["baselines"].items():
         target, _, plain = title.rpartition(": ")
         prefix = f"{target}." if target else ""
-        key = f"{prefix}{'accuracy' if f'{prefix}accuracy' in metrics else 'rmse'}"
-        short = key.removeprefix(prefix)
-        value, own = values.get(short), metrics.get(key)
-        if value is None:
+        short = next((name for name in JUDGED if f"{prefix}{name}" in metrics and values.get(name) is not None), "")
+        if not short:
             continue
-        better = own is not None and (value > own if short == "accuracy" else value < own)
+        value, own = values[short], metrics[f"{prefix}{short}"]
+        better = own is not None and (value > own if short in HIGHER else value < own)
         mark = "   ! the simple model does better" if better else ""
         lines.append(
             f"{'beside' if title == next(iter(result['baselines'])) else '':<14}{plain or title}: {short} {value:.4g}{mark}"

@@ -15,7 +15,8 @@ from mapsto.tasks.config import DataConfig
 
 __all__ = ["Field", "Row", "Schema", "resolve"]
 
-TARGETS = ("label", "labels", "number", "items")
+TARGETS = ("label", "labels", "number", "items", "sequence")
+NOTHING = "nothing"
 USUAL = ("label", "target", "class", "y")
 
 
@@ -58,7 +59,7 @@ class Schema:
     """Inputs and output of a map, by column.
 
     Attributes:
-        inputs: one or more.
+        inputs: one or more; none for a language model.
         output: what is predicted.
         times: the column of a series' times, or empty.
         missing: texts that mean "no value".
@@ -118,6 +119,8 @@ class Schema:
                         even(column, cell, row.number, seen)
             elif field.kind in ("series", "sequence"):
                 even(field.name, value[0] if isinstance(value, tuple) else value, row.number, seen)
+        if row.target is not None and self.output.kind == "sequence":
+            even(self.output.name, row.target[0], row.number, seen)
         if row.target is not None and self.output.kind == "vector":
             for (column, kind), cell in zip(self.output.columns, row.target, strict=True):
                 if kind == "number":
@@ -129,12 +132,12 @@ class Schema:
         target = None
         if targets:
             target = tuple(
-                convert(cells[c], k if self.output.kind == "vector" else f"items-{k}", c)
-                for c, k in self.output.columns
+                convert(cells[c], f"items-{k}" if self.output.kind == "items" else k, c) for c, k in self.output.columns
             )
             if self.output.kind == "items":
                 same_length(self.inputs[0].name, self.inputs[0].kind, inputs[0], target[0], self.output.name)
-        raw = tuple(content_of(cells[c], k, table) for f in self.inputs for c, k in f.columns)
+        read = self.inputs or [self.output]  # a language model has no inputs: a row is what it writes
+        raw = tuple(content_of(cells[c], k, table) for f in read for c, k in f.columns if c in cells)
         return Row(index, chunk.first + i, inputs, target, raw)
 
     def _cell(self, value: Any) -> Any:
@@ -225,29 +228,35 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
 
     Args:
         config: the columns as the user named them; with none, the target is the column called label, target, class or
-            y, and all others are sources.
+            y, and all others are sources. A table of one column of texts is for a language model, and so is any
+            target with ``nothing`` as its source.
         table: the data.
         describe: summarises columns (:func:`mapsto.data.kind.describe`).
 
     Raises:
         ConfigError: an unknown kind, or no way to tell the target.
     """
-    special = {config.split, config.group, config.times} - {""}
+    special = ({config.split, config.group, config.times} - {""}) | ({table.split} if table.split else set())
     if config.targets:
         targets = [c for text in config.targets for c in _spec(text, table, "to")]
     else:
         usual = [c for c in table.columns if c.lower() in USUAL]
+        alone = [c for c in table.columns if c not in special]
+        if not usual and len(alone) == 1 and not config.inputs:
+            usual = alone
         if len(usual) != 1:
             raise ConfigError(f"which column is to be predicted?   Say --to with one of {', '.join(table.columns)}")
         targets = [(usual[0], "")]
-    if config.inputs:
+    nothing = config.inputs == [NOTHING] and NOTHING not in table.columns
+    if nothing:
+        sources = []
+    elif config.inputs:
         sources = [c for text in config.inputs for c in _spec(text, table, "from")]
     else:
-        taken = (
-            special | {c for c, _ in targets} | ({"split"} if table.columns == ["path", "label", "split"] else set())
-        )
+        taken = special | {c for c, _ in targets}
         sources = [(c, "") for c in table.columns if c not in taken]
-    if not sources:
+    written = len(targets) == 1 and targets[0][1] in ("", "sequence")
+    if not sources and not (written and set(table.columns) - special == {targets[0][0]}) and not nothing:
         raise ConfigError("no column is left to map from.   Say --from with one or more columns")
     for name, key in ((config.split, "split"), (config.group, "group"), (config.times, "times")):
         if name:
@@ -297,7 +306,7 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
     columns = []
     for column, given in targets:
         guess = infer(summaries[column], "target")
-        kind = given or guess.kind
+        kind = given or ("sequence" if not inputs else guess.kind)
         summary = summaries[column]
         matching = len(inputs) == 1 and inputs[0].kind in ("sequence", "series") and len(targets) == 1
         longs = summary.lengths is not None and matching and summary.lengths == _lengths(summaries, inputs)
@@ -310,8 +319,12 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
             return Field(column, "items", [(column, inner)])
         if kind == "series":
             kind = "number"
-        if kind == "sequence" and summary.distinct < 1000:
-            kind = "label"
+        if kind == "sequence":
+            if len(targets) > 1:
+                raise ConfigError(f'"{column}" holds {guess.reason}: a sequence is written alone, with no other target')
+            if summary.form not in ("text", "texts", "number", "numbers"):
+                raise ConfigError(f'"{column}" holds {guess.reason}, which are no texts and no lists of symbols')
+            return Field(column, "sequence", [(column, "sequence")])
         if kind not in ("label", "labels", "number"):
             raise ConfigError(
                 f'"{column}" holds {guess.reason}, and kind "{kind}" cannot be mapped to.   '

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
-from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
+from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
 from mapsto.tasks.feed import StoreFeed
 from mapsto.training.baseline import (
     Logistic,
@@ -28,8 +28,9 @@ from mapsto.training.baseline import (
 )
 from mapsto.training.metric import bootstrap, classification, multilabel, regression
 from mapsto.training.parallel import World
+from mapsto.training.transcript import tokens
 
-__all__ = ["Answers", "Scores", "answer", "baselines", "score", "validation"]
+__all__ = ["Answers", "Scores", "answer", "baselines", "followed", "score", "validation"]
 
 Values = dict[str, float | None]
 
@@ -91,16 +92,17 @@ def _answer(model: Mapper, feed: StoreFeed, rows: NDArray[np.int64], targets: bo
     batch = feed.batch(rows)
     answers, memory = model.answers(batch)
     theta = model.output(answers)
-    items = model.output.kind == "items"
-    valid = memory.valid.cpu().numpy()
-    found: dict[str, NDArray] = {"row": np.repeat(np.arange(len(rows)), valid.sum(1) if items else 1)}
+    asked = model.output.asked(memory, batch.get("target", {}))
+    valid = np.ones((len(rows), 1), bool) if asked is None else asked.cpu().numpy()
+    found: dict[str, NDArray] = {"row": np.repeat(np.arange(len(rows)), valid.sum(1))}
     for name, arrays in model.output.predict(theta).items():
-        found |= {f"{key} {name}": array[valid] if items else array for key, array in arrays.items()}
+        # an answer to the one query of a row is no array of answers any more
+        found |= {f"{key} {name}": array if asked is None else array[valid] for key, array in arrays.items()}
     for name, head in model.output.targets.items() if targets else ():
-        event = batch["target"]["values" if items else name]
-        log_p = head.log_likelihood(theta[name], event).float().cpu().numpy()
-        found[f"true {name}"] = event.cpu().numpy()[valid] if items else event[:, 0].cpu().numpy()
-        found[f"nll {name}"] = -(log_p[valid] if items else log_p[:, 0])
+        event = model.output.event(name, batch["target"])
+        log_p = head.log_likelihood(theta[name], event.long() if isinstance(head, TokenTarget) else event)
+        found[f"true {name}"] = event.cpu().numpy()[valid]
+        found[f"nll {name}"] = -log_p.float().cpu().numpy()[valid]
     return found
 
 
@@ -121,8 +123,20 @@ def metric(head: Target, found: Answers, name: str) -> Callable[..., dict[str, A
         return partial(classification, predicted["log_probability"], true)
     if isinstance(head, LabelsTarget):
         return partial(multilabel, predicted["log_odds"], true > 0.5)
+    if isinstance(head, TokenTarget):
+        row, rows, characters = _rows(head, found, true)
+        return partial(tokens, found.nll[name], predicted["value"] == true, row, rows, characters=characters)
     assert isinstance(head, NumberTarget)
     return partial(regression, predicted["value"], true * head.scale + head.mean, found.nll[name])
+
+
+def _rows(head: TokenTarget, found: Answers, true: NDArray) -> tuple[NDArray, int, NDArray | None]:
+    """The row of each token, how many rows there are, and the characters of each, if its text has any."""
+    rows = int(found.row.max(initial=-1)) + 1
+    if not isinstance(head.vocabulary.decode([]), str):
+        return found.row, rows, None
+    cuts = np.cumsum(np.bincount(found.row, minlength=rows))[:-1]
+    return found.row, rows, np.array([len(head.vocabulary.decode(part.tolist())) for part in np.split(true, cuts)])
 
 
 class Scores:
@@ -131,6 +145,22 @@ class Scores:
     def __init__(self) -> None:
         self.metrics: Values = {}
         self.intervals: dict[str, tuple[float, float]] = {}
+
+    def add(
+        self,
+        compute: Callable[..., dict[str, Any]],
+        units: int,
+        *,
+        prefix: str = "",
+        groups: NDArray | None = None,
+        resamples: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        """Metrics of so many units, with intervals from resampling them, or their groups."""
+        self.metrics |= {f"{prefix}{k}": v for k, v in finite(compute()).items()}
+        if resamples and units:
+            intervals = bootstrap(compute, units, groups=groups, resamples=resamples, seed=seed)
+            self.intervals |= {f"{prefix}{k}": v for k, v in intervals.items() if np.isfinite(v).all()}
 
 
 def score(
@@ -147,17 +177,14 @@ def score(
     """
     scores = Scores()
     many = len(model.output.targets) > 1
-    owners = found.row if groups is None else groups[found.row]
     for name, head in model.output.targets.items():
         compute = metric(head, found, name)
-        prefix = f"{name}." if many else ""
-        scores.metrics |= {f"{prefix}{k}": v for k, v in finite(compute()).items()}
-        if resamples:
-            grouped = groups is not None or model.output.kind == "items"
-            intervals = bootstrap(
-                compute, len(found.row), groups=owners if grouped else None, resamples=resamples, seed=seed
-            )
-            scores.intervals |= {f"{prefix}{k}": v for k, v in intervals.items() if np.isfinite(v).all()}
+        # Tokens are weighed by their rows; of other answers, each has a weight of its own.
+        units = np.arange(int(found.row.max(initial=-1)) + 1) if isinstance(head, TokenTarget) else found.row
+        owners = groups[units] if groups is not None else units if model.output.kind == "items" else None
+        scores.add(
+            compute, len(units), prefix=f"{name}." if many else "", groups=owners, resamples=resamples, seed=seed
+        )
     return scores
 
 
@@ -174,9 +201,16 @@ def validation(model: Mapper, feed: StoreFeed, world: World | None = None) -> di
     total = sum(float(nll.sum()) for nll in found.nll.values())
     units = [np.log(h.scale).sum() for h in model.output.targets.values() if isinstance(h, NumberTarget)]
     total -= len(found.row) * float(sum(units))
-    first = "accuracy" if not isinstance(head, NumberTarget) else "mae"
+    first = followed(head)
     value = metric(head, found, head_name)()[first]
     return {"loss": total / max(1, len(found.row)), first: float("nan") if value is None else value}
+
+
+def followed(head: Target) -> str:
+    """The metric that is shown while a target is learned."""
+    if isinstance(head, NumberTarget):
+        return "mae"
+    return "token_accuracy" if isinstance(head, TokenTarget) else "accuracy"
 
 
 def baselines(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> dict[str, Values]:

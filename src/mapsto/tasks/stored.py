@@ -117,6 +117,9 @@ class Settings(Strict):
     smoothing: float = Field(0.0, ge=0, lt=1)
     name: str = ""
     target: Answer | None = None
+    longest: Annotated[int, Field(ge=1, le=1 << 24)] = 1
+    window: Size = 0
+    tie: bool = True
     targets: Annotated[dict[str, Answer], Field(min_length=1)] = {}
 
     @model_validator(mode="after")
@@ -145,7 +148,7 @@ class StoredField(Strict):
 class StoredSchema(Strict):
     """What is mapped to what."""
 
-    inputs: list[StoredField] = Field(min_length=1)
+    inputs: list[StoredField]
     output: StoredField
     times: str
     missing: list[str]
@@ -176,7 +179,10 @@ class Stored(Strict):
             if (read or [(field.columns[0][0], field.kind)]) != field.pairs:
                 raise ValueError(f"the settings of input {field.name!r:.80} are of other columns")
         asked = {said.name: said.target} if said.target is not None else said.targets
-        if [(name, target.kind) for name, target in asked.items()] != answer.pairs:
+        written = [(said.name, answer.kind)] if answer.kind == "sequence" else []
+        if not fields and not written:
+            raise ValueError("no input, and no output that can do without")
+        if (written or [(name, target.kind) for name, target in asked.items()]) != answer.pairs:
             raise ValueError("the settings of the output are of other columns")
         if answer.kind == "items" and (len(fields) != 1 or fields[0].kind not in ("sequence", "series")):
             raise ValueError("an answer an item needs one sequence or series")

@@ -19,7 +19,6 @@ from rich.text import Text
 from mapsto import disk, document
 from mapsto.errors import ConfigError, DataError, MapstoError
 from mapsto.models.mapper import Mapper
-from mapsto.nn.target import NumberTarget
 from mapsto.process import release_memory, set_products
 from mapsto.tasks.build import build, save_model
 from mapsto.tasks.card import model_card
@@ -29,11 +28,12 @@ from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.honesty import Doubt
+from mapsto.tasks.judge import judge
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, describe_map, load, result_lines
 from mapsto.tasks.runfolder import RunFolder, default_name
-from mapsto.tasks.score import Answers, answer, baselines, score, validation
+from mapsto.tasks.score import Answers, answer, followed, validation
 from mapsto.tasks.transfer import start_from
 from mapsto.tasks.watch import RunWatcher, clock
 from mapsto.training.checkpoint import Checkpoints
@@ -176,7 +176,7 @@ class _Job:
                 folder if world.first else None,
                 self.console,
                 metric=_metric(model),
-                place=lambda row: "{} row {}".format(*dataset.places[row]),
+                place=lambda row: "{} row {}".format(*dataset.places[feeds["train"].place(row)]),
                 batch=lambda rows: feeds["train"].batch(np.array(rows)),
             )
             checkpoints = None
@@ -241,12 +241,10 @@ class _Job:
         model, config, folder, world = run.model, self.config, run.folder, self.world
         groups = run.dataset().groups
         groups = None if groups is None else groups[feeds["test"].rows]
-        scores = score(model, found, groups=groups, seed=config.seed, resamples=1000 if world.first else 0)
+        judged = judge(model, config, feeds["test"], (feeds["train"], feeds["val"]), found, groups=groups, world=world)
         result: dict[str, Any] = {
             "run": str(folder),
-            "metrics": scores.metrics,
-            "intervals": {k: list(v) for k, v in scores.intervals.items()},
-            "baselines": baselines(model, feeds["train"], feeds["val"], feeds["test"]) if world.first else {},
+            **judged,
             "seconds": round(time.perf_counter() - self.began, 2),
         }
         if not world.first:
@@ -272,8 +270,7 @@ def _validate(model: Mapper, val: StoreFeed, world: World, doubt: Doubt) -> dict
 
 
 def _metric(model: Mapper) -> str:
-    first = next(iter(model.output.targets.values()))
-    return "mae" if isinstance(first, NumberTarget) else "accuracy"
+    return followed(next(iter(model.output.targets.values())))
 
 
 def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:

@@ -5,9 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Line", "Verdict", "shown", "verdicts"]
+__all__ = ["HIGHER", "JUDGED", "Line", "Verdict", "shown", "verdicts"]
 
-HIGHER = ("accuracy", "balanced_accuracy", "exact_match", "f1", "roc_auc", "r2")
+HIGHER = ("accuracy", "balanced_accuracy", "exact_match", "f1", "roc_auc", "r2", "token_accuracy", "bleu", "chrf")
+JUDGED = ("accuracy", "rmse", "perplexity", "per")
+"""What a simple model is held against: the first of these that both have."""
+
 WORDS = {
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
@@ -18,6 +21,12 @@ WORDS = {
     "mae": "mean absolute error",
     "rmse": "root mean square error",
     "r2": "R²",
+    "token_accuracy": "token accuracy",
+    "bits_per_character": "bits a character",
+    "per": "symbol error rate",
+    "wer": "word error rate",
+    "bleu": "BLEU",
+    "chrf": "chrF",
 }
 
 
@@ -93,7 +102,8 @@ def word(metric: str) -> str:
 
 
 def _judge(own: Line, simple: Sequence[Line]) -> tuple[str, bool]:
-    metric = "accuracy" if "accuracy" in own.values else "rmse"
+    there = [m for m in JUDGED if own.values.get(m) is not None]
+    metric = next((m for m in there if any(line.values.get(m) is not None for line in simple)), "rmse")
     mine = own.values.get(metric)
     others = [(line.name, v) for line in simple if (v := line.values.get(metric)) is not None]
     if mine is None or not others:

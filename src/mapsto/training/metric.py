@@ -17,12 +17,9 @@ from scipy import sparse
 
 from mapsto.errors import DataError, NonFiniteError
 from mapsto.stream import stream_numpy
+from mapsto.training.weight import Floats, Resampled, Values, ratio, report, weighted, weights
 
 __all__ = ["bootstrap", "classification", "confusion", "multilabel", "regression", "why"]
-
-Floats = NDArray[np.float64]
-Values = dict[str, float | None]
-Resampled = dict[str, Floats]
 
 _BLOCK = 2**21  # weights in memory at once: 16 MB, a size that the caches still help
 
@@ -62,7 +59,7 @@ def classification(
     score = _numbers("log_probability", log_probability, infinite=True)
     rows, classes = score.shape
     truth = _classes(target, rows, classes)
-    w = _weights(weight, rows)
+    w = weights(weight, rows)
     guess = score.argmax(1)
     hit = guess == truth
     found, targets, guesses = (
@@ -74,13 +71,13 @@ def classification(
         auc = _auc(w, score[:, 1] - score[:, 0], truth == 1)
     else:
         auc = _average(np.stack([_auc(w, score[:, c], truth == c) for c in range(classes)], 1))
-    return _report(
+    return report(
         {
-            "accuracy": _mean(w, hit),
-            "balanced_accuracy": _average(_ratio(found, targets)),
-            "f1": _average(_ratio(2 * found, targets + guesses)),
+            "accuracy": weighted(w, hit),
+            "balanced_accuracy": _average(ratio(found, targets)),
+            "f1": _average(ratio(2 * found, targets + guesses)),
             "roc_auc": auc,
-            "nll": _mean(w, -score[np.arange(rows), truth]),
+            "nll": weighted(w, -score[np.arange(rows), truth]),
         },
         weight,
     )
@@ -112,18 +109,18 @@ def multilabel(log_odds: ArrayLike, target: ArrayLike, *, weight: Floats | None 
     score = _numbers("log_odds", log_odds, infinite=True)
     truth = np.asarray(target, bool)
     _same("target", truth, score.shape)
-    w = _weights(weight, len(score))
+    w = weights(weight, len(score))
     guess = score > 0
     right = guess == truth
     labels = score.shape[1]
     found, both = w @ (guess & truth).astype(float), w @ (guess.astype(float) + truth)
-    return _report(
+    return report(
         {
-            "accuracy": _mean(w, right.mean(1)),
-            "exact_match": _mean(w, right.all(1)),
-            "f1": _average(_ratio(2 * found, both)),
+            "accuracy": weighted(w, right.mean(1)),
+            "exact_match": weighted(w, right.all(1)),
+            "f1": _average(ratio(2 * found, both)),
             "roc_auc": _average(np.stack([_auc(w, score[:, c], truth[:, c]) for c in range(labels)], 1)),
-            "nll": _mean(w, np.logaddexp(0, np.where(truth, -score, score)).sum(1)),
+            "nll": weighted(w, np.logaddexp(0, np.where(truth, -score, score)).sum(1)),
         },
         weight,
     )
@@ -156,25 +153,25 @@ def regression(
     guess, truth = _numbers("mean", mean), _numbers("target", target)
     _same("target", truth, guess.shape)
     rows = len(truth)
-    w = _weights(weight, rows)
+    w = weights(weight, rows)
     total = w.sum(1, keepdims=True)
     error = guess - truth
     centred = truth - (truth.mean(0) if rows else 0.0)  # keeps the difference of sums below exact
     second = w @ centred**2
-    spread = second - _ratio((w @ centred) ** 2, total)
+    spread = second - ratio((w @ centred) ** 2, total)
     spread = np.where(spread > 1e-12 * second, spread, 0.0)  # what rounding leaves of a constant target is no spread
     squares = w @ error**2
     values = {
-        "mae": _average(_ratio(w @ np.abs(error), total)),
-        "rmse": _average(np.sqrt(_ratio(squares, total))),
-        "r2": _average(1 - _ratio(squares, spread)),
+        "mae": _average(ratio(w @ np.abs(error), total)),
+        "rmse": _average(np.sqrt(ratio(squares, total))),
+        "r2": _average(1 - ratio(squares, spread)),
         "nll": np.full(len(w), np.nan),
     }
     if nll is not None:
         density = _numbers("nll", np.asarray(nll, float)[..., None], infinite=True)[:, 0]
         _same("nll", density, (rows,))
-        values["nll"] = _mean(w, density)
-    return _report(values, weight)
+        values["nll"] = weighted(w, density)
+    return report(values, weight)
 
 
 def confusion(target: ArrayLike, predicted: ArrayLike, classes: int) -> NDArray[np.int64]:
@@ -264,6 +261,9 @@ def why(metric: str) -> str:
         "roc_auc": "rows of two classes at least",
         "r2": "targets that are not all the same",
         "nll": "rows, and a model that gives probabilities or a density",
+        "per": "true answers that are not all empty",
+        "wer": "true answers that have words",
+        "bits_per_character": "true answers that have characters",
     }
     return f"{metric} needs {needs.get(metric, 'at least one row')}"
 
@@ -281,7 +281,7 @@ def _auc(w: Floats, score: Floats, positive: NDArray[np.bool_]) -> Floats:
     mine = w[:, order[here]]
     midrank = (below[:, starts[tie]] + below[:, ends[tie]]) / 2
     plus, minus = mine.sum(1), w @ ~positive
-    return _ratio(np.einsum("rp,rp->r", mine, midrank) - plus**2 / 2, plus * minus)
+    return ratio(np.einsum("rp,rp->r", mine, midrank) - plus**2 / 2, plus * minus)
 
 
 def _by_class(w: Floats, label: NDArray[np.int64], classes: int) -> Floats:
@@ -290,36 +290,9 @@ def _by_class(w: Floats, label: NDArray[np.int64], classes: int) -> Floats:
     return np.asarray((one_hot.T @ w.T).T)
 
 
-def _ratio(a: Floats, b: Floats) -> Floats:
-    a, b = np.broadcast_arrays(a, b)
-    return np.divide(a, b, out=np.full(a.shape, np.nan), where=b > 0)
-
-
-def _mean(w: Floats, values: NDArray) -> Floats:
-    finite = np.isfinite(values)
-    mean = _ratio(w @ np.where(finite, values, 0.0), w.sum(1))
-    return mean if finite.all() else np.where(w @ ~finite > 0, np.inf, mean)  # 0 * inf would be NaN
-
-
 def _average(values: Floats) -> Floats:
     defined = ~np.isnan(values)
-    return _ratio(np.where(defined, values, 0.0).sum(1), defined.sum(1).astype(float))
-
-
-def _report(values: Resampled, weight: Floats | None) -> Values | Resampled:
-    if weight is not None:
-        shape = np.shape(weight)[:-1]
-        return {name: value.reshape(shape) for name, value in values.items()}
-    return {name: None if np.isnan(value[0]) else float(value[0]) for name, value in values.items()}
-
-
-def _weights(weight: Floats | None, rows: int) -> Floats:
-    if weight is None:
-        return np.ones((1, rows))
-    w = np.asarray(weight, float)
-    if w.shape[-1:] != (rows,) or not (w >= 0).all():
-        raise DataError(f"weight: expected (..., {rows}) numbers that are not negative, got shape {w.shape}")
-    return w.reshape(int(np.prod(w.shape[:-1])), rows)
+    return ratio(np.where(defined, values, 0.0).sum(1), defined.sum(1).astype(float))
 
 
 def _numbers(name: str, values: ArrayLike, *, infinite: bool = False) -> Floats:

@@ -8,8 +8,8 @@ __all__ = ["columns", "escape", "joined", "number", "shorten", "visible"]
 JOINERS = "\u200c\u200d"  # letters of Persian and Hindi are shaped by them; they hide nothing
 
 
-def visible(text: str) -> str:
-    r"""Control characters, direction marks and broken code points as something that can be seen.
+def visible(text: str, kept: str = "") -> str:
+    r"""Control characters, direction marks and broken code points as something that can be seen, but for those kept.
 
     Example:
         >>> visible("a\tb\u202ec")
@@ -17,7 +17,7 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_seen, text))
+    return "".join(c if c in kept else _seen(c) for c in text)
 
 
 def _seen(c: str) -> str:

@@ -1,0 +1,75 @@
+"""What a decoder remembers of the items it has been given so far, and of the memory they ask."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mapsto.collection import Collection
+from mapsto.functional.state import State
+
+__all__ = ["Draft"]
+
+
+@dataclass(frozen=True)
+class Draft:
+    """The state of a stack of blocks between steps.
+
+    Attributes:
+        own: a state of each block's self-attention.
+        memory: a state of each block's cross-attention; empty where there is no memory.
+        owner: (R,) which row of the memory each row asks: rows that search from one source share it.
+        places: (R, C, P) where the items so far are, if a bias will ask for them.
+        length: (R,) how many items each row has.
+        filled: the most that a row can have by now. A Python number, so that no step waits for the device.
+        even: whether all rows have ``filled`` items.
+    """
+
+    own: tuple[State, ...]
+    memory: tuple[State, ...]
+    owner: Int[Tensor, " R"]
+    places: Float[Tensor, "R C P"] | None
+    length: Int[Tensor, " R"]
+    filled: int = 0
+    even: bool = True
+
+    def select(self, rows: Int[Tensor, " N"]) -> "Draft":
+        """Some rows in a new order; a row may be taken several times. The memory moves only if owners do."""
+        owner = self.owner[rows]
+        same = owner.shape == self.owner.shape and torch.equal(owner, self.owner)
+        return replace(
+            self,
+            own=tuple(state.select(rows) for state in self.own),
+            memory=self.memory if same else tuple(state.select(rows) for state in self.memory),
+            owner=owner,
+            places=None if self.places is None else self.places[rows],
+            length=self.length[rows],
+        )
+
+    def extended(self, x: Collection, valid: Bool[Tensor, "R T"] | None) -> "Draft":
+        """With T more items in each row, those that are valid; states are still the old ones. Writes to places."""
+        count = x.items.shape[1]
+        even = self.even and valid is None
+        length = self.length + (count if valid is None else valid.sum(1))
+        filled = self.filled + count
+        if self.places is not None and x.places is not None:
+            filled = min(filled, self.places.shape[1] - 1)
+            rank = self.length[:, None] + torch.arange(count, device=self.length.device)
+            if valid is not None:  # the last place takes what does not exist, and is never read
+                rank = rank.masked_fill(~valid, self.places.shape[1] - 1)
+            self.places.scatter_(1, rank[..., None].expand(-1, -1, x.places.shape[-1]), x.places)
+        return replace(self, length=length, filled=filled, even=even)
+
+    @property
+    def first(self) -> int | Int[Tensor, " R"]:
+        """The rank of each row's next item."""
+        return self.filled if self.even else self.length
+
+    @property
+    def known(self) -> Collection | None:
+        """Where all items so far are; None if nobody asks."""
+        if self.places is None:
+            return None
+        valid = torch.arange(self.filled, device=self.length.device) < self.length[:, None]
+        return Collection(self.places.new_empty(*valid.shape, 0), valid, self.places[:, : self.filled])

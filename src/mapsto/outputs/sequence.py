@@ -1,0 +1,183 @@
+"""A sequence of tokens, written one after the other: translations, pronunciations, captions, texts."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mapsto.collection import Collection
+from mapsto.errors import DataError
+from mapsto.nn.loss import Loss
+from mapsto.nn.target import Target, TokenTarget
+from mapsto.outputs import Output, Theta
+from mapsto.ragged import Ragged, Rows
+from mapsto.vocabulary import BEGIN, END, Vocabulary, learn_column
+
+__all__ = ["SequenceOutput"]
+
+
+class SequenceOutput(Output):
+    """log p(y | memory) = Σ_l log p(y_l | y_<l, memory), y_1 … y_L the tokens and the end.
+
+    Its queries are its own tokens, shifted by one: query l is the embedding of y_{l-1} (the first is that of the begin
+    token), at place l - 1, and its answer is asked for y_l. In training all are asked at once (teacher forcing); later
+    they are written one by one (:mod:`mapsto.models.search`). A row that goes on from another, such as a window of a
+    longer text, brings the token ``before`` it, and is asked from that.
+
+    Args:
+        dim: D.
+        name: what the target is called.
+        vocabulary: turns a text (or list of symbols) into ids.
+        limit: at most so many tokens a row, the end not counted; what is longer is cut, and then has no end. 0: no limit.
+        longest: where writing ends at last: as many tokens as all but a thousandth of the training rows have, at most.
+        window: a row of any length is learned from in windows of so many tokens (a language model); 0: whole.
+        smoothing: share s of the loss that is spread over all tokens: (1 - s)·NLL + s·mean_c(-log p_c).
+        tie: whether a token's row of the last layer is its embedding.
+
+    Reference: Sutskever et al., Sequence to sequence learning, 2014; Vaswani et al., 2017; tied embeddings: Press &
+    Wolf, 2017.
+    """
+
+    kind = "sequence"
+    causal = True
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        name: str,
+        vocabulary: Vocabulary,
+        limit: int = 0,
+        longest: int = 256,
+        window: int = 0,
+        smoothing: float = 0.0,
+        tie: bool = True,
+    ):
+        super().__init__()
+        self.dim, self.name, self.vocabulary = dim, name, vocabulary
+        self.limit, self.longest, self.window = limit, longest, window
+        self.smoothing, self.tie = smoothing, tie
+        self.embedding = nn.Embedding(vocabulary.size, dim)
+        self.head = TokenTarget(dim, vocabulary=vocabulary)
+        if tie:
+            self.head.head.weight = self.embedding.weight
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """By name: the one there is."""
+        return {self.name: self.head}
+
+    @classmethod
+    def measure(
+        cls,
+        chunks: Iterable[Sequence[Any]],
+        *,
+        columns: Sequence[tuple[str, str]] = (),
+        vocabulary: str = "auto",
+        vocabulary_size: int = 8000,
+        vocabulary_least: int = 1,
+        limit: int = 512,
+        window: int = 0,
+        smoothing: float = 0.0,
+        tie: bool = True,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Learn the vocabulary of the one column."""
+        ((name, _kind),) = columns
+        lengths: list[int] = []
+
+        def counted() -> Iterator[Any]:
+            for chunk in chunks:
+                for (value,) in chunk:
+                    lengths.append(
+                        len(value) if not isinstance(value, str) else len(value.encode("utf-8", "surrogatepass"))
+                    )
+                    yield value
+
+        learned = learn_column(vocabulary, counted(), size=vocabulary_size, least=vocabulary_least, few="characters")
+        longest = (
+            int(np.quantile(lengths, 0.999, method="higher")) + 1 if lengths else 1
+        )  # no token is less than a byte
+        longest = min(longest, window or limit or longest)
+        numbers = {"limit": limit, "longest": longest, "window": window, "smoothing": smoothing}
+        return {"name": name, "vocabulary": learned, **numbers, "tie": tie}
+
+    def settings(self) -> dict[str, Any]:
+        """The constructor's arguments but ``dim``."""
+        names = ("name", "vocabulary", "limit", "longest", "window", "smoothing", "tie")
+        return {name: getattr(self, name) for name in names}
+
+    def parse(self, value: Sequence[Any]) -> dict[str, NDArray]:
+        """``ids``: the tokens and the end."""
+        (written,) = value
+        if not isinstance(written, str) and self.vocabulary.kind != "symbols":
+            raise DataError(f"is a list, expected a text: this output writes {self.vocabulary.kind}")
+        ids = self.vocabulary.encode(written)
+        if not len(ids):
+            raise DataError("is empty")
+        if self.limit and len(ids) > self.limit:
+            return {"ids": ids[: self.limit]}
+        return {"ids": np.append(ids, np.int32(END))}
+
+    def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
+        """``ids`` and ``valid`` (B, L), and ``before`` (B, 1), the token before each row."""
+        ids, valid = columns["ids"].pad()
+        if "before" in columns:
+            before = torch.from_numpy(columns["before"].dense())
+        else:
+            before = torch.full((len(ids), 1), BEGIN, dtype=torch.int32)
+        return {"ids": torch.from_numpy(ids), "valid": torch.from_numpy(valid), "before": before}
+
+    def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
+        """The embeddings of the target's tokens, shifted by one."""
+        assert target is not None, "a sequence asks by its own tokens"
+        known = target["ids"].masked_fill(~target["valid"], 0)
+        ids = torch.cat([target["before"], known], 1)[:, : known.shape[1]]
+        return self.ask(ids, start, target["valid"])
+
+    def ask(
+        self, ids: Int[Tensor, "B T"], first: int | Int[Tensor, " B"] = 0, valid: Bool[Tensor, "B T"] | None = None
+    ) -> Collection:
+        """The queries that follow these tokens, the first of each row at place ``first``."""
+        rank = torch.arange(ids.shape[1], device=ids.device, dtype=torch.float32)
+        places = rank.expand(ids.shape) + (first[:, None] if isinstance(first, Tensor) else first)
+        return Collection.build(self.embedding(ids), valid, places[..., None])
+
+    def asked(self, memory: Collection, target: Mapping[str, Tensor]) -> Bool[Tensor, "B L"]:
+        """The tokens that exist."""
+        return target["valid"]
+
+    def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:
+        """The tokens."""
+        return target["ids"]
+
+    def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
+        """The log-odds of every token at every query."""
+        return {self.name: self.head(answers)}
+
+    def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
+        """Log p of the whole sequence, its end included."""
+        known, ids, hole = self._real(theta, target)
+        return self.head.log_likelihood(known, ids).masked_fill(hole, 0).sum(1)
+
+    def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
+        """NLL summed over a row's tokens, counted by tokens; label smoothing is a term of its own."""
+        known, ids, hole = self._real(theta, target)
+        return self.head.loss(self.name, known, ids, hole, self.smoothing)
+
+    def _real(self, theta: Theta, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """θ and ids with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding."""
+        hole = ~target["valid"]
+        return theta[self.name].masked_fill(hole[..., None], 0), target["ids"].long().masked_fill(hole, 0), hole
+
+    def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
+        """``value`` (B, L): the likeliest next token at each place."""
+        return {self.name: self.head.predict(theta[self.name])}
+
+    def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
+        """Tokens, the end included."""
+        return columns["ids"].lengths

@@ -1,0 +1,54 @@
+"""How good a model is: the metrics of its answers and of what it writes, with intervals, beside simple models."""
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from mapsto.models.mapper import Mapper
+from mapsto.tasks.config import Config
+from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.score import Answers, baselines, score
+from mapsto.tasks.written import alone, beside, strategy, transcript
+from mapsto.training.parallel import World
+
+__all__ = ["judge"]
+
+
+def judge(
+    model: Mapper,
+    config: Config,
+    test: StoreFeed,
+    known: tuple[StoreFeed, StoreFeed] | None,
+    found: Answers,
+    *,
+    groups: NDArray | None = None,
+    world: World | None = None,
+) -> dict[str, Any]:
+    """Judge a model on some rows.
+
+    Args:
+        model: the model.
+        config: of its run: the seed, and how sequences are searched for.
+        test: the rows, with targets.
+        known: training and validation rows for the simple models; None leaves them out.
+        found: what the model answered for the rows.
+        groups: of the rows.
+        world: processes that share the work; intervals and simple models are the first one's.
+
+    Returns:
+        ``{"metrics", "intervals", "baselines"}``.
+    """
+    first = world is None or world.first
+    how: dict[str, Any] = {"groups": groups, "seed": config.seed, "resamples": 1000 if first else 0}
+    scores = score(model, found, **how)
+    writes = alone(model)
+    if writes is not None and model.names:  # a language model has nothing to write from
+        scores.add(transcript(model, test, strategy(config.output), world=world), len(test.rows), **how)
+    simple = {}
+    if known is not None and first:
+        simple = (baselines if writes is None else beside)(model, *known, test)
+    return {
+        "metrics": scores.metrics,
+        "intervals": {k: list(v) for k, v in scores.intervals.items()},
+        "baselines": simple,
+    }

@@ -1,0 +1,193 @@
+"""The verb ``sample``: sequences drawn from a model, shown as they are written."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from mapsto.errors import ConfigError
+from mapsto.models.search import Sample, Strategy, Written, search
+from mapsto.stream import entropy
+from mapsto.tasks.pictures.text import visible
+from mapsto.tasks.predict import write_rows
+from mapsto.tasks.run import Run, load
+from mapsto.tasks.written import written
+from mapsto.vocabulary import BEGIN
+
+__all__ = ["continued", "sample"]
+
+TOKENS = 500  # that a language model writes, unless told otherwise
+FILES = (".txt", ".jsonl", ".csv", ".parquet")
+
+
+def sample(
+    run: Path,
+    *,
+    given: str = "",
+    count: int = 1,
+    tokens: int = 0,
+    how: Sample | None = None,
+    until: Sequence[str] = (),
+    out: Path | None = None,
+    device: str = "auto",
+    console: Console | None = None,
+) -> list[dict[str, Any]]:
+    """Draw sequences, and print or write them.
+
+    Args:
+        run: the run folder.
+        given: what a map is asked, or what a language model goes on from.
+        count: how many to draw.
+        tokens: the most that are written; 0: 500 for a language model, else what training rows have.
+        how: how tokens are drawn.
+        until: texts that end a sequence.
+        out: ``.txt``, ``.jsonl``, ``.csv`` or ``.parquet``; printed if not given.
+        device: where to compute.
+        console: where to print; None prints nothing.
+
+    Returns:
+        One dict a sequence: its text under the target's name, ``log_probability`` in nats, and ``reason``: what ended
+        it (end, limit, stop).
+    """
+    if out is not None and out.suffix not in FILES:
+        raise ConfigError(f"--out {out}: {', '.join(FILES)} are written")
+    if count < 1 or tokens < 0:
+        raise ConfigError(f"{count} sequences of {tokens} tokens: expected 1 or more, of 0 (as usual) or more tokens")
+    loaded, how = load(run, device=device), how or Sample()
+    output = written(loaded.model)
+    stops = [output.vocabulary.encode(text).tolist() for text in until]
+    shown = None
+    if console is not None and not console.stderr and out is None and count == 1:
+        shown = _Shown(output.vocabulary.decode, console)
+        if not loaded.model.names:
+            shown.text(given)
+    lines = continued(loaded, given, count=count, tokens=tokens, how=how, stops=stops, watch=shown)
+    prefix = "" if loaded.model.names else given
+    rows = []
+    for line in lines:
+        said = output.vocabulary.decode(line.ids)
+        said = prefix + said if isinstance(said, str) else said
+        rows.append({output.name: said, "log_probability": line.log_probability, "reason": line.reason})
+    if shown is not None:
+        shown.end()
+    if out is not None:
+        _write(out, rows, output.name)
+        if console is not None:
+            console.print(Text(f"{len(rows)} sequences written to {out}"))
+    elif console is not None and not console.stderr and shown is None:
+        for number, row in enumerate(rows, 1):
+            if number > 1:
+                console.print(Text("---"))
+            console.print(Text(visible(_plain(row[output.name]), "\n\t")), soft_wrap=True)
+    return rows
+
+
+def continued(
+    run: Run,
+    given: str,
+    *,
+    count: int = 1,
+    tokens: int = 0,
+    how: Strategy,
+    stops: Sequence[Sequence[int]] = (),
+    watch: Callable[[int, int], None] | None = None,
+) -> list[Written]:
+    """Sequences after a text (of a language model), or of what a map is asked.
+
+    A language model writes on beyond its window by remembering the last half of it.
+
+    Args:
+        run: a loaded run.
+        given: the text.
+        count: how many.
+        tokens: the most that are written; 0 as for :func:`sample`.
+        how: a strategy.
+        stops: ids that end a sequence.
+        watch: told of every row's tokens as they are written.
+    """
+    model, output = run.model, written(run.model)
+    if model.names:
+        if not given:
+            raise ConfigError(f"what is to be mapped?   mapsto sample {run.folder} --from TEXT")
+        feed = run.rows([given] * count)
+        limit = tokens or output.longest
+        draft = model.begin(feed.batch(feed.rows), count, limit + 1)
+        prompt = torch.full((count, 1), BEGIN, device=run.device)
+        found = search(model.write, draft, prompt, strategy=how, limit=limit, stops=stops, watch=watch)
+        return [one for (one,) in found]
+    known = torch.tensor([[BEGIN, *output.vocabulary.encode(given).tolist()]] * count, device=run.device)
+    return _long(run, known, tokens or TOKENS, how, stops, watch)
+
+
+def _long(
+    run: Run,
+    known: Int[Tensor, "R T"],
+    tokens: int,
+    how: Strategy,
+    stops: Sequence[Sequence[int]],
+    watch: Callable[[int, int], None] | None,
+) -> list[Written]:
+    """Texts of a language model, window after window; all rows that go on are equally long."""
+    model, window = run.model, written(run.model).window
+    lines = [Written([], 0.0, 0.0, "limit") for _ in known]
+    rows, done = list(range(len(known))), 0
+    while rows and done < tokens:
+        seen = known if known.shape[1] < window else known[:, -max(1, window // 2) :]
+        limit = min(tokens - done, window - seen.shape[1] + 1)
+        draft = model.begin({}, len(rows), seen.shape[1] + limit)
+        again = replace(how, seed=entropy(how.seed, "window", done)) if done and isinstance(how, Sample) else how
+        found = search(model.write, draft, seen, strategy=again, limit=limit, rows=rows, stops=stops, watch=watch)
+        for row, (one,) in zip(rows, found, strict=True):
+            total = lines[row].log_probability + one.log_probability
+            lines[row] = Written([*lines[row].ids, *one.ids], total, total, one.reason)
+        going = [i for i, (one,) in enumerate(found) if one.reason == "limit"]
+        new = torch.tensor([found[i][0].ids for i in going], dtype=known.dtype, device=known.device)
+        known = torch.cat([known[going], new.reshape(len(going), -1)], 1)
+        rows, done = [rows[i] for i in going], done + limit
+    return lines
+
+
+class _Shown:
+    """Prints a text as its tokens come; what is half a character waits for the other half."""
+
+    def __init__(self, decode: Callable[[list[int]], Any], console: Console):
+        self.decode, self.console = decode, console
+        self.ids: list[int] = []
+        self.shown = 0
+
+    def __call__(self, row: int, token: int) -> None:
+        self.ids.append(token)
+        text = _plain(self.decode(self.ids))
+        if not text.endswith("\ufffd"):
+            self.text(text[self.shown :])
+            self.shown = len(text)
+
+    def text(self, text: str) -> None:
+        """Print it at once."""
+        self.console.print(Text(visible(text, "\n\t")), end="", soft_wrap=True)
+        sys.stdout.flush()
+
+    def end(self) -> None:
+        """End the line."""
+        self.console.print()
+
+
+def _plain(said: Any) -> str:
+    return said if isinstance(said, str) else " ".join(said)
+
+
+def _write(out: Path, rows: list[dict[str, Any]], name: str) -> None:
+    if out.suffix != ".txt":
+        write_rows(out, rows)
+        return
+    try:
+        out.write_text("\n---\n".join(_plain(row[name]) for row in rows) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror or error}") from None

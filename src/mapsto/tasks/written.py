@@ -1,0 +1,124 @@
+"""Sequences written by a model: for the rows of a feed, and beside what is true of them."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from mapsto.errors import ConfigError
+from mapsto.inputs.sequence import SequenceInput
+from mapsto.models.mapper import Mapper
+from mapsto.models.search import Beam, Greedy, Strategy, Written, search
+from mapsto.outputs.sequence import SequenceOutput
+from mapsto.tasks.config import OutputConfig
+from mapsto.tasks.feed import StoreFeed
+from mapsto.training.backoff import Unigram, tuned_order
+from mapsto.training.parallel import World
+from mapsto.training.transcript import Transcript, copied, tokens
+from mapsto.vocabulary import BEGIN, END
+
+__all__ = ["alone", "beside", "strategy", "transcript", "write", "written"]
+
+Values = dict[str, float | None]
+
+
+def alone(model: Mapper) -> SequenceOutput | None:
+    """The output of a model that writes sequences; None if it does not."""
+    return model.output if isinstance(model.output, SequenceOutput) else None
+
+
+def written(model: Mapper) -> SequenceOutput:
+    """The same.
+
+    Raises:
+        ConfigError: the model writes no sequences.
+    """
+    output = alone(model)
+    if output is None:
+        raise ConfigError(f"this model answers with {', '.join(model.output.targets)}, and writes no sequences")
+    return output
+
+
+def strategy(config: OutputConfig) -> Strategy:
+    """How the settings have a sequence searched for."""
+    return Beam(config.beam, penalty=config.penalty) if config.beam > 1 else Greedy()
+
+
+@torch.no_grad()
+def write(
+    model: Mapper, feed: StoreFeed, how: Strategy, *, best: int = 1, world: World | None = None
+) -> list[list[Written]]:
+    """The best sequences for every row of a feed, in the feed's own order of rows.
+
+    Whole batches are dealt to the processes of a world, as in :func:`mapsto.tasks.score.answer`.
+    """
+    output = written(model)
+    model.eval()
+    world = world or World()
+    place = {int(row): i for i, row in enumerate(feed.rows)}
+    batches = feed.once()
+    found: dict[int, list[list[dict[str, Any]]]] = {}
+    for number in world.turns(len(batches)):
+        rows = batches[number % len(batches)]
+        prompt = torch.full((len(rows), 1), BEGIN, device=feed.device)
+        draft = model.begin(feed.batch(rows), len(rows), output.longest + 1)
+        answers = search(model.write, draft, prompt, strategy=how, limit=output.longest, best=best)
+        if number < len(batches):
+            found[number] = [[asdict(one) for one in row] for row in answers]
+    shared = world.share(json.dumps(found).encode()) if world.size > 1 else [json.dumps(found).encode()]
+    texts: list[list[Written]] = [[] for _ in feed.rows]
+    for part in shared:
+        for number, answered in json.loads(part).items():
+            for row, ones in zip(batches[int(number)], answered, strict=True):
+                texts[place[int(row)]] = [Written(**{**one, "ids": tuple(one["ids"])}) for one in ones]
+    return texts
+
+
+def transcript(model: Mapper, feed: StoreFeed, how: Strategy, *, world: World | None = None) -> Transcript:
+    """What the model writes for every row of a feed, beside what is true."""
+    output = written(model)
+    said = [output.vocabulary.decode(best[0].ids) for best in write(model, feed, how, world=world)]
+    return Transcript(said, true(output, feed))
+
+
+def true(output: SequenceOutput, feed: StoreFeed) -> list[Any]:
+    """The targets of the rows of a feed, as they can be written: what the vocabulary does not hold is gone."""
+    ids, lengths = feed.take("target", feed.rows)["ids"].flat()
+    return [output.vocabulary.decode(part.tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
+
+def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> dict[str, Values]:
+    """Simple writers: what follows how often, whatever the source; and, of texts to texts, the source itself."""
+    output = written(model)
+    ids = [_texts(feed) for feed in (train, val, test)]
+    size = output.vocabulary.size
+    best = tuned_order(ids[0], ids[1], size)
+    result: dict[str, Values] = {}
+    for model_n in [Unigram(size).fit(*ids[0]), best][: 1 + (best.order > 1)]:
+        nll = -model_n.log_prob(*ids[2])
+        told = [output.vocabulary.decode(x.tolist()) for x in np.split(ids[2][0], ids[2][1][1:-1])]
+        row = np.repeat(np.arange(len(told)), np.diff(ids[2][1]) + 1)
+        lengths = np.array([len(text) for text in told]) if isinstance(told[0], str) else None
+        name = "unigram" if model_n.order == 1 else f"{model_n.order}-gram"
+        result[name] = tokens(nll, None, row, len(told), characters=lengths)
+    sources = list(model.sources.items())
+    if len(sources) == 1 and isinstance(sources[0][1], SequenceInput):
+        name, part = sources[0]
+        asked, size_of = test.take(name, test.rows)["ids"].flat()
+        source = [part.vocabulary.decode(x.tolist()) for x in np.split(asked, np.cumsum(size_of)[:-1])]
+        copy = copied(source, true(output, test))
+        if copy is not None:
+            result["copy"] = copy()
+    return result
+
+
+def _texts(feed: StoreFeed) -> tuple[NDArray, NDArray]:
+    """The whole targets of a feed without their ends: ids, and where each text begins."""
+    column = feed.columns["target"]["ids"]
+    ids, lengths = column.take(feed.texts).flat()
+    kept = ids != END
+    ends = np.cumsum(kept)[np.cumsum(lengths) - 1]
+    return ids[kept], np.concatenate([[0], ends])
