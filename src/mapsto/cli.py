@@ -185,6 +185,7 @@ def sample(
     given: Annotated[str, typer.Option("--from", metavar="TEXT", help="what to go on from, or to be mapped")] = "",
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", help="how many sequences")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="the most tokens of a sequence")] = 0,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="how long music is to be")] = 0.0,
     temperature: Annotated[float, typer.Option("--temperature", metavar="T", help="0: the likeliest token")] = 1.0,
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", help="draw from the K likeliest; 0: from all")] = 0,
     top_p: Annotated[float, typer.Option("--top-p", metavar="P", help="draw from the likeliest of mass P")] = 1.0,
@@ -196,7 +197,7 @@ def sample(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the draws")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv or .parquet")
+        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv, .parquet, .mid")
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -216,6 +217,7 @@ def sample(
         given=given,
         count=count,
         tokens=tokens,
+        seconds=seconds,
         how=how,
         until=until or [],
         out=out,

@@ -22,7 +22,7 @@ from mapsto.midi import read_midi
 from mapsto.note import SECONDS, Grid, Note, check, order
 from mapsto.vocabulary import MARKS, SPECIAL, Vocabulary
 
-__all__ = ["Grid", "Music", "Note", "restore"]
+__all__ = ["Grid", "Music", "Note", "learn", "restore"]
 
 MOST = 1 << 22  # events of one piece
 
@@ -136,6 +136,10 @@ class Music(Vocabulary):
         close()
         return sorted(notes, key=order)
 
+    def steps(self, ids: Iterable[int]) -> int:
+        """How many steps have passed when the last of some events comes."""
+        return sum(value for event, value in self._events(ids) if event == "wait")
+
     def names(self, ids: Iterable[int]) -> list[str]:
         """Such as ``note C4``, ``wait 0.12 s``, ``violin``; while the instrument is drums, the drum that a note is."""
         found, drum = [], False
@@ -174,6 +178,11 @@ class Music(Vocabulary):
         """The settings."""
         settings = {"rate": self.grid.rate, "velocities": self.grid.velocities}
         return json.dumps({"kind": self.kind, **settings, "shift": self.shift, "length": self.length}).encode()
+
+
+def learn() -> Music:
+    """The vocabulary of any music: nothing has to be learned."""
+    return Music()
 
 
 def restore(content: bytes) -> Music:

@@ -12,7 +12,7 @@ from mapsto.errors import ConfigError, DataError
 
 __all__ = ["FILES", "SOURCES", "content_of", "convert", "even", "same_length", "times"]
 
-SOURCES = ("sequence", "series", "image", "number", "label", "vector")
+SOURCES = ("sequence", "series", "image", "music", "number", "label", "vector")
 FILES = ("image", "music")
 """Kinds whose cells may be paths, relative to the data."""
 

@@ -176,7 +176,8 @@ def _of(table: Table) -> Iterator[None]:
 
 def _names_files(schema: Schema, table: Table) -> bool:
     """Whether cells are paths of pictures or music, other than those of a folder, whose fingerprint covers them."""
-    named = [column for field in schema.inputs if field.kind in FILES for column, _ in field.columns]
+    parts = [*schema.inputs, schema.output]
+    named = [column for field in parts for column, kind in field.columns if kind in FILES]
     if not named or isinstance(table, Folder):
         return False
     chunks = table.chunks(named)

@@ -214,6 +214,21 @@ DEMOS: dict[str, Demo] = {
             "train.steps": 1500,
         },
     ),
+    "midi": Demo(
+        "music -> what comes next",
+        "a language model of pieces for many instruments",
+        pieces,
+        [],
+        ["music:music"],
+        {
+            "data.shares": [0.7, 0.15, 0.15],
+            "output.limit": 256,
+            "model.position": "relative",
+            "size": "s",
+            "train.batch_tokens": 2048,
+            "train.steps": 800,
+        },
+    ),
     "clothes": Demo(
         "image -> label",
         "which piece of clothing is it?",
