@@ -1,6 +1,6 @@
 """Encoder and decoder: blocks of attention and feed-forward with residual connections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -255,7 +255,7 @@ class Stack(nn.Module):
         x = x.replace(items=self.dropout(self.position.add(x.items, x.places)))
         asked: Sequence[State | None] = draft.memory or [None] * len(self.blocks)
         own = []
-        for block, state, memory in zip(self.blocks, draft.own, asked, strict=True):
+        for block, state, memory in zip(self._layers, draft.own, asked, strict=True):
             x, state = block.step(x, state, memory, self.position, draft, after, valid)
             own.append(state)
         return self.norm(x.items), replace(after, own=tuple(own))

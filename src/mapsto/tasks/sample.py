@@ -202,7 +202,7 @@ def _long(
             lines[row] = Written([*lines[row].ids, *one.ids], total, total, one.reason)
         going = [i for i, (one,) in enumerate(found) if one.reason == "limit" and not enough(lines[rows[i]].ids)]
         new = torch.tensor([found[i][0].ids for i in going], dtype=known.dtype, device=known.device)
-        known = torch.cat([known[going], new.reshape(len(going), -1)], 1)
+        known = torch.cat([known[going], new.reshape(len(going), limit)], 1)
         rows, done = [rows[i] for i in going], done + limit
     return lines
 
