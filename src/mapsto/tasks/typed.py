@@ -6,7 +6,7 @@ from typing import Any
 
 from mapsto.errors import ConfigError
 from mapsto.tasks import demo as demos
-from mapsto.tasks.config import Config, override
+from mapsto.tasks.config import Config, override, read_config
 from mapsto.tasks.runfolder import default_name
 
 __all__ = ["configured", "data"]
