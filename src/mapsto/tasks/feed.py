@@ -54,7 +54,7 @@ class StoreFeed:
             for name, prefix, _ in self.parts
         }
         found = [part.lengths(self.columns[name]) for name, _, part in self.parts]
-        self.lengths = np.broadcast_to(np.sum(found, axis=0), len(store))[rows]
+        self.lengths = np.broadcast_to(sum(found), len(store))[rows]
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as rows of the store."""

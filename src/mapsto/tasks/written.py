@@ -106,9 +106,9 @@ def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> 
         result[name] = tokens(nll, None, row, len(told), characters=lengths)
     sources = list(model.sources.items())
     if len(sources) == 1 and isinstance(sources[0][1], SequenceInput):
-        name, part = sources[0]
+        name, vocabulary = sources[0][0], sources[0][1].vocabulary
         asked, size_of = test.take(name, test.rows)["ids"].flat()
-        source = [part.vocabulary.decode(x.tolist()) for x in np.split(asked, np.cumsum(size_of)[:-1])]
+        source = [vocabulary.decode(x.tolist()) for x in np.split(asked, np.cumsum(size_of)[:-1])]
         copy = copied(source, true(output, test))
         if copy is not None:
             result["copy"] = copy()
