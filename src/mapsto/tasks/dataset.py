@@ -110,7 +110,8 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
 def _text(config: Config) -> Path | None:
     """The text file that a language model is to read whole: one of which no columns are named."""
     data, path = config.data, Path(config.data.source).expanduser()
-    named = data.inputs or data.targets or data.split or data.val or data.test
+    # once it was read whole, the settings say by which column it was parted
+    named = data.inputs or data.targets or data.split not in ("", Passages.split) or data.val or data.test
     plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     return path if not named and plain.suffix.lower() == ".txt" and path.is_file() else None
 

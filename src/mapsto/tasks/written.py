@@ -20,7 +20,7 @@ from mapsto.training.parallel import World
 from mapsto.training.transcript import Transcript, copied, tokens
 from mapsto.vocabulary import BEGIN, END
 
-__all__ = ["alone", "beside", "strategy", "transcript", "write", "written"]
+__all__ = ["alone", "beside", "strategy", "texts", "transcript", "write", "written"]
 
 Values = dict[str, float | None]
 
@@ -69,12 +69,12 @@ def write(
         if number < len(batches):
             found[number] = [[asdict(one) for one in row] for row in answers]
     shared = world.share(json.dumps(found).encode()) if world.size > 1 else [json.dumps(found).encode()]
-    texts: list[list[Written]] = [[] for _ in feed.rows]
+    lines: list[list[Written]] = [[] for _ in feed.rows]
     for part in shared:
         for number, answered in json.loads(part).items():
             for row, ones in zip(batches[int(number)], answered, strict=True):
-                texts[place[int(row)]] = [Written(**{**one, "ids": tuple(one["ids"])}) for one in ones]
-    return texts
+                lines[place[int(row)]] = [Written(**{**one, "ids": tuple(one["ids"])}) for one in ones]
+    return lines
 
 
 def transcript(model: Mapper, feed: StoreFeed, how: Strategy, *, world: World | None = None) -> Transcript:
@@ -93,7 +93,7 @@ def true(output: SequenceOutput, feed: StoreFeed) -> list[Any]:
 def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> dict[str, Values]:
     """Simple writers: what follows how often, whatever the source; and, of texts to texts, the source itself."""
     output = written(model)
-    ids = [_texts(feed) for feed in (train, val, test)]
+    ids = [texts(feed) for feed in (train, val, test)]
     size = output.vocabulary.size
     best = tuned_order(ids[0], ids[1], size)
     result: dict[str, Values] = {}
@@ -115,7 +115,7 @@ def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> 
     return result
 
 
-def _texts(feed: StoreFeed) -> tuple[NDArray, NDArray]:
+def texts(feed: StoreFeed) -> tuple[NDArray, NDArray]:
     """The whole targets of a feed without their ends: ids, and where each text begins."""
     column = feed.columns["target"]["ids"]
     ids, lengths = column.take(feed.texts).flat()
