@@ -8,11 +8,13 @@ import torch
 
 from mapsto.data.passage import Passages
 from mapsto.models.mapper import Mapper
+from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target, TokenTarget
 from mapsto.tasks.build import parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
 from mapsto.tasks.written import alone, written
@@ -41,7 +43,7 @@ def describe_map(
     heads = ", ".join(_target(n, t) for n, t in model.output.targets.items())
     what = model.output.kind if model.output.kind == "items" else ""
     blocks = f"encoder {m.depth} x {m.dim}, {m.mixing}, {'each item' if what else m.pool + ' pooling'}"
-    if alone(model) is not None:
+    if alone(model) is not None or forecasts(model) is not None:
         decoder = f"decoder {m.decoder or m.depth} x {m.dim}"
         blocks = f"encoder {m.depth} x {m.dim}, {decoder}, {m.mixing}" if model.names else f"{decoder}, {m.mixing}"
     counts, how = dataset.split.counts, _split(config)
@@ -121,6 +123,8 @@ def _target(name: str, target: Target) -> str:
         return f"{name} ({'any' if target.kind == 'labels' else 'one'} of {len(target.classes)})"
     if isinstance(target, TokenTarget):
         return f"{name} (sequence of {target.vocabulary.kind}, {amount(target.vocabulary.size)})"
+    if isinstance(target, StepTarget):
+        return f"{name} (series of {target.channels} channels)"
     return f"{name} (number)"
 
 

@@ -273,10 +273,15 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             "stem": options["window"] if field.kind == "sequence" else options["stem"],
         }
         if field.kind == "series":
-            given["patch"] = options["series_patch"]
+            relative = schema.output.kind == "series" and config.output.relative
+            given |= {
+                "patch": options["series_patch"],
+                "relative": relative if options["relative"] is None else options["relative"],
+            }
         with _named(field):
             inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
     written = config.output.model_dump()
+    series = [m if f.kind == "series" else {} for f, m in zip(schema.inputs, inputs, strict=True)]
     if not schema.inputs:
         written |= {"limit": 0, "window": config.output.limit}
     with _named(schema.output):
@@ -285,6 +290,7 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             columns=schema.output.columns,
             smoothing=config.train.smoothing,
             sigma=config.model.sigma,
+            before=series,
             **written,
         )
     return Measured(inputs, output)

@@ -18,6 +18,7 @@ from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Written
+from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
 from mapsto.tasks.build import load_model
 from mapsto.tasks.config import Config, read_config
@@ -245,7 +246,7 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
 
 def _readable(model: Mapper, found: Answers, rows: int) -> list[dict[str, Any]]:
     """Arrays as what a person reads, a dict a row."""
-    items = model.output.kind == "items"
+    items = model.output.kind in ("items", "series")
     readable: list[dict[str, Any]] = [{} for _ in range(rows)]
     for name, head in model.output.targets.items():
         events = _events(head, found.predicted[name])
@@ -275,6 +276,9 @@ def _events(head: Target, arrays: Mapping[str, NDArray]) -> list[dict[str, Any]]
             for said, row in zip(arrays["value"].tolist(), arrays["probability"].tolist(), strict=True)
         ]
     single = arrays["value"].shape[-1] == 1
+    if isinstance(head, StepTarget):
+        columns = {k: (v[:, 0] if single else v).tolist() for k, v in arrays.items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [
         {"value": v[0] if single else v, "sigma": s[0] if single else s}
         for v, s in zip(arrays["value"].tolist(), arrays["sigma"].tolist(), strict=True)
