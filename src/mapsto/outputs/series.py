@@ -144,8 +144,10 @@ class SeriesOutput(Output):
         return {"values": values}
 
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
-        """``values`` (B, H, C)."""
-        return {"values": torch.from_numpy(columns["values"].dense()[:, 0])}
+        """``values`` and ``known`` (B, H, C)."""
+        values = torch.from_numpy(columns["values"].dense()[:, 0])
+        known = torch.isfinite(values)
+        return {"values": values.masked_fill(~known, 0), "known": known}
 
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray | int:
         """H."""
@@ -163,8 +165,8 @@ class SeriesOutput(Output):
         return Collection.build(query, places=places[:, None].expand(size, -1, -1))
 
     def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:
-        """The numbers of each step."""
-        return target["values"]
+        """The numbers of each step, NaN where they are not known."""
+        return target["values"].masked_fill(~target["known"], torch.nan)
 
     def forward(self, answers: Float[Tensor, "B H D"]) -> Theta:
         """θ of every step."""
@@ -179,13 +181,12 @@ class SeriesOutput(Output):
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
         """Summed over what is known."""
-        return self.head.log_likelihood(theta[self.name], target["values"]).sum(1)
+        return self.head.log_likelihood(theta[self.name], self.event(self.name, target)).sum(1)
 
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """NLL in standardised units, counted by the numbers that are known."""
-        log_p = self.head.each(theta[self.name], target["values"])
-        known = torch.isfinite(target["values"]).sum((1, 2))
-        return Loss({self.name: -log_p.sum((1, 2))}, {}, known.to(log_p.dtype))
+        log_p = self.head.each(theta[self.name], self.event(self.name, target))
+        return Loss({self.name: -log_p.sum((1, 2))}, {}, target["known"].sum((1, 2)).to(log_p.dtype))
 
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """Arrays (B, H, C)."""

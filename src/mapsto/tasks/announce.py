@@ -15,6 +15,7 @@ from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import forecasts
+from mapsto.tasks.future import forecasting
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
 from mapsto.tasks.written import alone, written
@@ -70,7 +71,7 @@ def describe_map(
 
 def whole(config: Config) -> bool:
     """Whether a language model's data are one text, cut in three where it was read."""
-    return config.data.split == Passages.split and not config.data.inputs
+    return config.data.split == Passages.split and not config.data.inputs and not forecasting(config)
 
 
 def token_counts(dataset: Dataset) -> dict[str, int]:
@@ -81,6 +82,8 @@ def token_counts(dataset: Dataset) -> dict[str, int]:
 
 def _split(config: Config) -> str:
     data = config.data
+    if forecasting(config):
+        return "by time"
     if whole(config):
         return "by place in the text"
     if data.split:
@@ -115,7 +118,11 @@ def _input(part: Any) -> str:
         return f"vector of {len(settings['columns'])} columns"
     if part.kind == "image":
         return f"image ({settings['stem']} of {settings['patch']})"
-    return f"series of {len(settings['mean'])} channels"
+    return _channels(len(settings["mean"]))
+
+
+def _channels(count: int) -> str:
+    return f"series of {count} channel{'s' * (count != 1)}"
 
 
 def _target(name: str, target: Target) -> str:
@@ -124,7 +131,7 @@ def _target(name: str, target: Target) -> str:
     if isinstance(target, TokenTarget):
         return f"{name} (sequence of {target.vocabulary.kind}, {amount(target.vocabulary.size)})"
     if isinstance(target, StepTarget):
-        return f"{name} (series of {target.channels} channels)"
+        return f"{name} ({_channels(target.channels)})"
     return f"{name} (number)"
 
 

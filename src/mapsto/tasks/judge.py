@@ -8,6 +8,7 @@ from mapsto.models.mapper import Mapper
 from mapsto.tasks import forecast
 from mapsto.tasks.config import Config
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.future import forecasting
 from mapsto.tasks.score import Answers, Scores, baselines, score
 from mapsto.tasks.written import alone, beside, strategy, transcript
 from mapsto.training.parallel import World
@@ -46,6 +47,8 @@ def judge(
     if series is not None:
         scores = Scores()
         simple, unit = forecast.beside(model, *known, test) if known is not None and first else ({}, None)
+        if forecasting(config):  # the windows of few long series: resampled one by one, whatever series they are of
+            how["groups"] = None
         scores.add(forecast.measured(series.head, found, series.name, unit), len(test.rows), **how)
         each = forecast.stepwise(series, found)
         return {"metrics": scores.metrics, "intervals": _listed(scores), "baselines": simple, "steps": each}
