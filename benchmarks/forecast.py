@@ -57,7 +57,7 @@ def airline() -> list[Row]:
 
 def storms() -> list[Row]:
     """A day ahead."""
-    settings: dict[str, Any] = {"data.group": "storm", "input.relative": False, "train.epochs": 15}
+    settings: dict[str, Any] = {"data.group": "storm", "input.relative": False, "train.epochs": 4}
     run, result = fit(settings, recipe.storms(), inputs=["track:series"], targets=["next:series"])
     steady = velocity(run)
     note = f"constant velocity {steady:.4f}, {beside(result)}"

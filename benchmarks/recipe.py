@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -109,14 +110,22 @@ def storms(horizon: int = 4, history: int = 8) -> list[dict[str, object]]:
     Latitude and longitude of up to ``history`` fixes, two at least, and of the ``horizon`` fixes that follow; a row for
     every place where a track can be cut so.
     """
-    tracks: dict[tuple[str, str], list[list[float]]] = {}
+    tracks: dict[str, list[list[list[float]]]] = {}
+    before: dict[str, datetime] = {}
     with gzip.open(beside("subset/storms.csv.gz"), "rt", encoding="utf8") as file:
         for row in csv.DictReader(file):
-            if int(row["hour"]) % 6 == 0:
-                tracks.setdefault((row["name"], row["year"]), []).append([float(row["lat"]), float(row["long"])])
+            if int(row["hour"]) % 6:
+                continue  # a landfall, between two fixes
+            storm = f"{row['name']} {row['year']}"
+            at = datetime(*(int(row[k]) for k in ("year", "month", "day", "hour")))
+            if before.get(storm) != at - timedelta(hours=6):
+                tracks.setdefault(storm, []).append([])  # a storm that was lost for a while
+            before[storm] = at
+            tracks[storm][-1].append([float(row["lat"]), float(row["long"])])
     return [
-        {"storm": " ".join(name), "track": track[max(0, cut - history) : cut], "next": track[cut : cut + horizon]}
-        for name, track in tracks.items()
+        {"storm": storm, "track": track[max(0, cut - history) : cut], "next": track[cut : cut + horizon]}
+        for storm, parts in tracks.items()
+        for track in parts
         for cut in range(2, len(track) - horizon + 1)
     ]
 

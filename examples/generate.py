@@ -6,6 +6,7 @@ Every file is one a spreadsheet, a database or a camera could have written, with
 import csv
 import json
 import sys
+from datetime import date, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,31 @@ def tunes(folder: Path, rng: np.random.Generator, pieces: int = 12) -> None:
         write_midi(folder / "tunes" / f"{piece}.mid", notes)
 
 
-DATA = (reviews, films, tags, peptides, houses, photos, vowels, visits, phrases, tales, tunes)
+def sales(folder: Path, rng: np.random.Generator, days: int = 200) -> None:
+    """A number a row: three shops, a week's rhythm, slow growth, a few days without a number."""
+    with (folder / "sales.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["day", "shop", "sold"])
+        for day in range(days):
+            for shop, size in (("north", 900.0), ("harbour", 120.0), ("station", 30.0)):
+                week = 1 + 0.3 * np.sin(2 * np.pi * day / 7) + 0.001 * day
+                sold = "" if rng.random() < 0.01 else f"{size * week * np.exp(0.05 * rng.normal()):.1f}"
+                writer.writerow([date(2024, 1, 1) + timedelta(day), shop, sold])
+
+
+def tracks(folder: Path, rng: np.random.Generator, storms: int = 40) -> None:
+    """Where a storm was, and where it was next: latitude and longitude, turning to the right."""
+    with (folder / "tracks.jsonl").open("w", encoding="utf-8") as file:
+        for storm in range(storms):
+            turn = np.cumsum(0.1 + 0.05 * rng.normal(size=12))
+            step = np.stack([np.sin(turn), -np.cos(turn)], 1) * rng.uniform(0.5, 1.5)
+            track = (np.array([15.0, -50.0]) + 5 * rng.normal(size=2) + np.cumsum(step, 0)).round(2)
+            for cut in range(3, 10):
+                row = {"storm": f"storm {storm}", "track": track[:cut].tolist(), "next": track[cut : cut + 3].tolist()}
+                file.write(json.dumps(row) + "\n")
+
+
+DATA = (reviews, films, tags, peptides, houses, photos, vowels, visits, phrases, tales, tunes, sales, tracks)
 
 
 def write(folder: Path) -> None:

@@ -80,35 +80,46 @@ def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> 
 def begin(model: Mapper, train: StoreFeed, val: StoreFeed) -> None:
     """Let a forecast that goes on from a series begin where least squares end; other models stay as they are.
 
-    W = (XᵀX + λI)⁻¹ XᵀY over rows and channels, X their last samples and Y what came, in each row's own frame; of some
-    λ the one that does best on validation rows.
+    W = (XᵀPX + λI)⁻¹ XᵀPY over rows and channels, X their last samples and Y what came, in each row's own frame, of unit
+    u. P is 1, which suits noise that grows with a series' spread, or u², for noise of one size in all; of both, and of
+    some λ, the pair is taken whose error on validation rows is least in the units of all rows.
     """
     output = forecasts(model)
     if output is None or output.linear is None:
         return
-    (x, y), (val_x, val_y) = (_framed(model, output, feed) for feed in (train, val))
+    (x, y, unit), (val_x, val_y, val_unit) = (_framed(model, output, feed) for feed in (train, val))
     if len(x) < 2 or not len(val_x):
         return
-    gram, right, each = x.T @ x, x.T @ y, np.trace(x.T @ x) / x.shape[1] + 1e-12
-    found = [linalg.solve(gram + l2 * each * np.eye(len(gram)), right, assume_a="pos") for l2 in STRENGTHS]
-    errors = [float(((val_y - val_x @ w) ** 2).mean()) for w in found]
-    best = int(np.argmin(errors))
-    weight = torch.from_numpy(found[best].T).to(output.linear)
-    output.start(weight, torch.tensor(max(1e-3, errors[best] ** 0.5)))
+    least, best = np.inf, None
+    for weight in (np.ones_like(unit), unit):
+        weighed = weight * x
+        gram, right = weighed.T @ weighed, weighed.T @ (weight * y)
+        each = np.trace(gram) / len(gram) + 1e-12
+        for l2 in STRENGTHS:
+            w = linalg.solve(gram + l2 * each * np.eye(len(gram)), right, assume_a="pos")
+            error = float(np.abs(val_unit * (val_y - val_x @ w)).mean())
+            if error < least:
+                least, best = error, w
+    if best is None:
+        return
+    middle = 1.4826 * float(np.median(np.abs(val_y - val_x @ best)))  # σ of a normal distribution
+    output.start(torch.from_numpy(best.T).to(output.linear), torch.tensor(max(1e-3, middle)))
 
 
-def _framed(model: Mapper, output: SeriesOutput, feed: StoreFeed) -> tuple[NDArray, NDArray]:
-    """(rows · C, K) samples and (rows · C, H) numbers of rows of which all are known, in their own frames."""
+def _framed(model: Mapper, output: SeriesOutput, feed: StoreFeed) -> tuple[NDArray, NDArray, NDArray]:
+    """(rows · C, K) samples, (rows · C, H) numbers and (rows · C, 1) units, where all numbers of a row are known."""
     name, found = model.names[output.source], []
     some = feed.rows[np.unique(np.linspace(0, len(feed.rows) - 1, min(len(feed.rows), ROWS)).round().astype(np.int64))]
     for first in range(0, len(some), 1024):
         batch = feed.batch(some[first : first + 1024])
-        origin, unit, tail = model.sources[name].frame(batch[name], output.past)  # type: ignore[misc]
-        y = (output.event(output.name, batch["target"]) - origin[:, None]) / unit[:, None]
-        pair = torch.cat([tail, y], 1).transpose(1, 2).flatten(0, 1).double().cpu().numpy()
-        found.append(pair[np.isfinite(pair).all(1)])
-    whole = np.concatenate(found) if found else np.zeros((0, output.past + output.horizon))
-    return whole[:, : output.past], whole[:, output.past :]
+        frame = model.sources[name].frame(batch[name], output.past)
+        assert frame is not None
+        unit = frame.unit[:, None]
+        y = (output.event(output.name, batch["target"]) - frame.origin[:, None]) / unit
+        parts = torch.cat([frame.tail, y, unit], 1).transpose(1, 2).flatten(0, 1).double().cpu().numpy()
+        found.append(parts[np.isfinite(parts).all(1)])
+    whole = np.concatenate(found) if found else np.zeros((0, output.past + output.horizon + 1))
+    return whole[:, : output.past], whole[:, output.past : -1], whole[:, -1:]
 
 
 def seasonal(model: Mapper, val: StoreFeed) -> Naive:
