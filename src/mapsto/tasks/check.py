@@ -27,7 +27,7 @@ from mapsto.tasks.run import load
 from mapsto.tasks.seen import doubts, lines, sequences
 from mapsto.tasks.watch import amount
 from mapsto.tasks.window import WindowFeed
-from mapsto.tasks.written import alone, written
+from mapsto.tasks.written import alone, units, written
 from mapsto.vocabulary import END
 
 __all__ = ["check_data", "check_run"]
@@ -88,7 +88,7 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     model = build(schema, dataset.measured, config.model, seed=config.seed)
     if not model.names:
         counts = token_counts(dataset)
-    unit = "" if model.names else f" {written(model).vocabulary.kind}"
+    unit = "" if model.names else f" {units(written(model).vocabulary)}"
     say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}{unit}")
     train = feed(dataset, "train", model, config, _cpu())
     plan = make_plan(config, train, bfloat16=False)

@@ -20,7 +20,7 @@ from mapsto.tasks.pictures.view import inputs
 from mapsto.tasks.run import Run
 from mapsto.tasks.verdict import Verdict, verdicts, word
 from mapsto.tasks.watch import amount
-from mapsto.tasks.written import alone, written
+from mapsto.tasks.written import alone, units, written
 
 __all__ = ["heading", "shape", "sources", "targets", "write", "written_how"]
 
@@ -127,7 +127,7 @@ def rows(run: Run, data: Any) -> str:
     """How many rows are for what; of a text that is read whole, how many tokens."""
     counts, what = data.split.counts, ""
     if not run.model.names:
-        counts, what = token_counts(data), f" {written(run.model).vocabulary.kind}"
+        counts, what = token_counts(data), f" {units(written(run.model).vocabulary)}"
     uses = {"train": "train", "val": "choose", "test": "test"}
     text = ", ".join(f"{amount(counts[side])}{what} to {use}" for side, use in uses.items())
     copies = data.split.duplicates
@@ -205,7 +205,7 @@ def written_how(run: Run, result: Mapping[str, Any]) -> list[str]:
             f"{told}, the end among them; exact match, error rates, BLEU and chrF are of what the model writes by itself "
             f"({how})."
         ]
-    words = output.vocabulary.kind
+    words = units(output.vocabulary)
     if not isinstance(output.vocabulary.decode([]), str):
         symbols = "Error rates are insertions, deletions and substitutions over true symbols."
     else:

@@ -7,7 +7,7 @@ import numpy as np
 from mapsto.models.mapper import Mapper
 from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.watch import amount
-from mapsto.tasks.written import alone
+from mapsto.tasks.written import alone, units
 from mapsto.vocabulary import END, UNKNOWN
 
 __all__ = ["doubts", "lines", "sequences"]
@@ -46,7 +46,7 @@ def _of(dataset: Dataset, name: str, part: Any, *, end: int) -> dict[str, Any]:
     least, median, most = np.percentile(lengths[dataset.split.rows("train")], [0, 50, 100]).astype(int).tolist()
     return {
         "role": "to" if end else "from",
-        "vocabulary": part.vocabulary.kind,
+        "vocabulary": units(part.vocabulary),
         "size": part.vocabulary.size,
         "tokens": {"least": least, "median": median, "most": most},
         "limit": part.limit,

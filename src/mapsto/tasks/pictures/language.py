@@ -38,11 +38,12 @@ def surprised(run: Run, made: Gallery, found: Answers) -> None:
     count = min(TOKENS, len(nll))
     names, gap = _names(run, true[:count]), _gap(run)
     mine, other = (bits[:count] / np.log(2) for bits in (nll, beside))
+    beaten = f"{simple.order}-gram" if simple.order > 1 else "unigram"
     shown = [
         Passage(f"this model: {mine.mean():.2f} bits a token here", names, mine, gap),
-        Passage(f"{simple.order}-gram model: {other.mean():.2f} bits a token here", names, other, gap),
+        Passage(f"{beaten} model: {other.mean():.2f} bits a token here", names, other, gap),
     ]
-    title = "What surprises it: the beginning of the test text"
+    title = "What surprises it: the beginning of the test part"
     caption = (
         "Each token is shaded by −log₂ p, given the true tokens before it: white was expected, orange was not. Beside it "
         f"the same text for the simple model, whose order was chosen on the validation rows. {END_MARK} is the end of a row, "
@@ -65,7 +66,7 @@ def windows(run: Run, made: Gallery) -> None:
         f"Each box is one token; a token that the vocabulary lacks is an orange question mark. A window is {output.window} "
         "tokens long at most (output.limit), and begins elsewhere in every epoch."
     )
-    made.sheet("received", "Windows of the training text as the model receives them", caption, shown)
+    made.sheet("received", "Windows of the training part as the model receives them", caption, shown)
 
 
 def surprising(run: Run, made: Gallery, found: Answers) -> None:
