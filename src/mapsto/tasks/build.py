@@ -61,16 +61,19 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
             "dropout": config.dropout,
         }
         attends = config.mixer == "attention"
-        encoder = Encoder(
-            dim,
-            config.depth if schema.inputs else 0,
-            config.heads,
-            attention=kinds.make("attention", config.attention) if attends else None,
-            mixer=_mixer(schema, config),
-            position=_position([f.kind for f in schema.inputs], config, [m.get("limit", 0) for m in measured.inputs]),
-            normalise=bool(config.normalise) and attends,
-            **common,
-        )
+        encoder: torch.nn.Module = torch.nn.Identity()  # a language model has nothing to encode
+        if schema.inputs:
+            found, limits = [f.kind for f in schema.inputs], [m.get("limit", 0) for m in measured.inputs]
+            encoder = Encoder(
+                dim,
+                config.depth,
+                config.heads,
+                attention=kinds.make("attention", config.attention) if attends else None,
+                mixer=_mixer(schema, config),
+                position=_position(found, config, limits),
+                normalise=bool(config.normalise) and attends,
+                **common,
+            )
         reader: Reader
         if schema.output.kind == "sequence":
             reader = _writer(schema, measured, config, common)
@@ -122,10 +125,11 @@ def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module]
 
 def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dict[str, Any]) -> Decoder | Prior:
     """What writes a sequence: a decoder that asks the memory, or one that asks nobody. It always attends."""
-    settled = config.model_copy(update={"mixer": "attention"})
+    settled, told = config.model_copy(update={"mixer": "attention"}), measured.output
+    places = told["window"] or (told["limit"] and told["limit"] + 1)  # of the begin token and all tokens
     common = common | {
         "attention": kinds.make("attention", config.attention),
-        "position": _position(["sequence"], settled, [measured.output["window"] or measured.output["limit"]]),
+        "position": _position(["sequence"], settled, [places]),
         "normalise": bool(config.normalise),
     }
     depth = config.decoder or config.depth
