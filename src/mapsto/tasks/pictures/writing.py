@@ -121,7 +121,8 @@ def looked(run: Run, made: Gallery) -> None:
     caption = (
         "From top to bottom what the model writes by itself, from left to right what it is asked: the darker, the more "
         "of the cross-attention of the decoder's last layer, averaged over its heads, goes to that item when the token "
-        "is chosen. Orange tokens are mistaken. It says where this layer looked, not why the token was written."
+        "is chosen; an even shade looks at nothing in particular. Orange tokens are mistaken. It says where this layer "
+        "looked, not why the token was written."
     )
     if all(isinstance(v, TokensView | VectorView) for v in shown[0].views.values()):
         maps = [
