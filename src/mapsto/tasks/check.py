@@ -200,11 +200,9 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
 
     run = load(folder, device="cpu")
     test = run.feed("test")
-    console.print(
-        Text(
-            f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test {'rows' if run.model.names else 'windows'}; about a minute"
-        )
-    )
+    what = "rows" if run.model.names else "windows"
+    text = f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test {what}; about a minute"
+    console.print(Text(text))
     verdicts = check_model(run.model, test.batch(test.rows[:8]))
     marks = {"W": "window", "F": "features", "H": "estimator"}
     for layer in _different(run.model):

@@ -154,6 +154,8 @@ def _map(drawn: Any, one: Alignment, left: float, top: float, total: float) -> N
     before, above = _margins(one)
     rows, across = one.weights.shape
     drawn.text(left / WIDTH, 1 - (top + 0.02) / total, plain(one.title), fontsize=8, color=GREY, va="top")
+    if not one.weights.size:
+        return
     foot = top + HEAD + above + CELL * rows
     box = ((left + before) / WIDTH, 1 - foot / total, CELL * across / WIDTH, CELL * rows / total)
     axes = drawn.add_axes(box)

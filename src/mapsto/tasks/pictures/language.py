@@ -4,10 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.models.search import Sample
+from mapsto.music import Music
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.example import Example, Line, costs
 from mapsto.tasks.pictures.passage import END_MARK, Passage, page, passages
 from mapsto.tasks.pictures.picture import Gallery, Picture
+from mapsto.tasks.pictures.roll import roll
 from mapsto.tasks.pictures.view import told
 from mapsto.tasks.run import Run
 from mapsto.tasks.sample import continued
@@ -91,6 +93,16 @@ def surprising(run: Run, made: Gallery, found: Answers) -> None:
 def sampled(run: Run, made: Gallery) -> None:
     """Texts that the model writes from nothing."""
     how = Sample(temperature=TEMPERATURE, seed=run.config.seed)
+    music = written(run.model).vocabulary
+    if isinstance(music, Music):
+        for number, line in enumerate(continued(run, "", count=2, tokens=WRITTEN, how=how), 1):
+            caption = (
+                f"Drawn from the model at temperature {TEMPERATURE}, from nothing, {WRITTEN} events at most. A bar is a note: "
+                "its pitch against the time in seconds, a colour an instrument, darker if louder; drums beneath."
+            )
+            drawn = roll(music.decode(line.ids), music.grid)
+            made.pictures.append(Picture(f"sample-{number}", f"What it writes: sample {number}", caption, drawn))
+        return
     lines = continued(run, "", count=SAMPLES, tokens=WRITTEN, how=how)
     shown = []
     for number, line in enumerate(lines, 1):
@@ -111,7 +123,7 @@ def _names(run: Run, ids: NDArray) -> list[str]:
 
 
 def _gap(run: Run) -> int:
-    return int(written(run.model).vocabulary.kind in ("words", "symbols"))
+    return int(written(run.model).vocabulary.kind in ("words", "symbols", "music"))
 
 
 def _where(made: Gallery, feed: StoreFeed, window: int) -> str:
