@@ -83,7 +83,7 @@ class Mapper(nn.Module):
         """What the encoder sees; nothing, if there are no inputs."""
         if not self.names:
             target = batch["target"]["valid"]
-            nothing = next(self.parameters()).new_zeros(len(target), 0, self.output.dim)
+            nothing = next(self.parameters()).new_zeros(target.shape[0], 0, self.output.dim)
             return Collection(nothing, target[:, :0])
         parts = [one(batch[name]) for name, one in self.sources.items()]
         items = join(parts, [] if self.marks is None else list(self.marks))

@@ -124,10 +124,11 @@ def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module]
 
 def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dict[str, Any]) -> Decoder | Prior:
     """What writes a sequence: a decoder that asks the memory, or one that asks nobody. It always attends."""
-    settled = config.model_copy(update={"mixer": "attention"})
+    settled, told = config.model_copy(update={"mixer": "attention"}), measured.output
+    places = told["window"] or (told["limit"] and told["limit"] + 1)  # of the begin token and all tokens
     common = common | {
         "attention": kinds.make("attention", config.attention),
-        "position": _position(["sequence"], settled, [measured.output["window"] or measured.output["limit"]]),
+        "position": _position(["sequence"], settled, [places]),
         "normalise": bool(config.normalise),
     }
     depth = config.decoder or config.depth

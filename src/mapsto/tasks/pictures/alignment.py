@@ -69,7 +69,7 @@ def aligned(model: Mapper, batch: Batch, written: Sequence[Sequence[int]]) -> li
     longest = max(map(len, written), default=0)
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in written], device=device).view(len(written), -1)
     valid = torch.tensor([[l < len(row) for l in range(longest)] for row in written], device=device).view(ids.shape)
-    target = {"ids": ids, "valid": valid, "before": torch.full((len(written), 1), BEGIN, device=device)}
+    target = {"ids": ids, "valid": valid, "before": torch.full((len(written),), BEGIN, device=device)}
     calls: list[tuple[Any, Any]] = []
     hook = layer.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
     model.eval()
