@@ -273,6 +273,8 @@ def _round_trip(trial: Mapped, report: Report) -> None:
         for p in again.parameters():
             p.fill_(0.5)
         again.load_state_dict(model.state_dict())
+        own = [{n for n, _ in one.named_parameters()} for one in (model, again)]
+        case.that(own[0] == own[1], f"other parameters: {sorted(own[0] ^ own[1])}")
         case.exactly(again.eval()(trial.batch), model(trial.batch), "answers")
 
 

@@ -59,7 +59,8 @@ def causality(trial: Mapped, report: Report) -> None:
 
 def _first(case: Case, found: Theta, wanted: Theta, count: int, what: str) -> None:
     """The first answers are the same."""
-    case.exactly(*({n: x[:, :count] for n, x in theta.items()} for theta in (found, wanted)), f"{what}, answers")
+    first, same = ({n: x[:, :count] for n, x in theta.items()} for theta in (found, wanted))
+    case.exactly(first, same, f"{what}, answers")
 
 
 def _rewritten(trial: Mapped, t: int, change: int) -> Batch:
@@ -93,28 +94,27 @@ def sources(trial: Mapped, report: Report) -> None:
     """Law C, the other way round: what is written depends on what is asked, and on all that was written before."""
     if not _writes(trial):
         return
-    model = trial.of(torch.float64)
-    with torch.no_grad():
-        wanted = model(trial.batch)
-        real = trial.batch["target"]["valid"]
-        if trial.model.names and trial.size > 1:
-            turned = apply(pick_all, {n: trial.batch[n] for n in trial.model.names}, torch.arange(trial.size).roll(1))
-            with report.case("C", "another source changes what is written") as case:
-                found = model({**trial.batch, **turned})
-                for name, theta in wanted.items():
-                    case.differ(found[name].masked_fill(~real[..., None], 0), theta.masked_fill(~real[..., None], 0))
-        with report.case("C", "another first token changes what is asked after it") as case:
-            first = _rewritten(trial, 0, 0)["target"]["ids"]
-            ids = torch.where(torch.arange(real.shape[1]) == 0, first, trial.batch["target"]["ids"])
-            found = model({**trial.batch, "target": {**trial.batch["target"], "ids": ids}})
-            for name, theta in wanted.items():
-                later = real[:, 1:, None]
-                case.differ(found[name][:, 1:].masked_fill(~later, 0), theta[:, 1:].masked_fill(~later, 0))
+    model, real, batch = trial.of(torch.float64), trial.batch["target"]["valid"], trial.batch
+    if model.names and trial.size > 1:
+        with report.case("C", "another source changes what is written") as case, torch.no_grad():
+            turned = apply(_turned, {n: batch[n] for n in model.names})
+            _differ(case, model({**batch, **turned}), model(batch), real, 0)
+    with report.case("C", "another first token changes what is asked after it") as case, torch.no_grad():
+        other = _rewritten(trial, 0, 0)["target"]["ids"]
+        ids = torch.where(torch.arange(real.shape[1]) == 0, other, batch["target"]["ids"])
+        _differ(case, model({**batch, "target": {**batch["target"], "ids": ids}}), model(batch), real, 1)
 
 
-def pick_all(part: Any, rows: Tensor) -> dict[str, Tensor]:
-    """Rows in another order, no shorter than they are."""
-    return {n: t[rows] for n, t in part.items()}
+def _differ(case: Case, found: Theta, wanted: Theta, real: Tensor, first: int) -> None:
+    """Some real answer from a place on is another."""
+    for name, theta in wanted.items():
+        a, b = (x.masked_fill(~real[..., None], 0)[:, first:] for x in (found[name], theta))
+        case.differ(a, b)
+
+
+def _turned(part: Any) -> dict[str, Tensor]:
+    """Each row at the place of the next one."""
+    return {n: t.roll(1, 0) for n, t in part.items()}
 
 
 def nothing(trial: Mapped, report: Report) -> None:
@@ -232,17 +232,17 @@ class _Known:
 
 
 def _pieces(model: Mapper, batch: Batch, report: Report, dtype: torch.dtype) -> None:
-    with torch.no_grad():
-        known = _Known(model, batch)
-    tol = tolerance(dtype, model=True)
-    for name, pieces in _cuttings(known.lengths):
+    tol, lengths = tolerance(dtype, model=True), batch["target"]["valid"].sum(1).tolist()
+    for name, pieces in _cuttings(lengths):
         with report.case("T", "steps of any size give what the whole gives", f"{name}, {str(dtype)[6:]}") as case:
-            rows, done, draft = list(range(len(known.valid))), [0] * len(known.valid), known.begin()
+            with torch.no_grad():
+                known = _Known(model, batch)
+            rows, done, draft = list(range(len(lengths))), [0] * len(lengths), known.begin()
             for piece in pieces:
                 logits, answers, draft = known.write(draft, rows, done, piece)
                 _compare(case, known, rows, done, piece, logits, answers, tol)
                 done = [d + n for d, n in zip(done, piece[1] or [piece[0]] * len(rows), strict=True)]
-            case.that(done == known.lengths, "the tokens of a row were not all asked")
+            case.that(done == lengths, "the tokens of a row were not all asked")
             case.exactly(draft.length, torch.tensor(done), "the lengths written")
 
 
