@@ -195,18 +195,18 @@ def written_how(run: Run, result: Mapping[str, Any]) -> list[str]:
     output = alone(run.model)
     if output is None:
         return []
-    told = "NLL, perplexity, token accuracy and bits a character are of each token given the true ones before it"
+    texts = isinstance(output.vocabulary.decode([]), str)
+    told = f"NLL, perplexity{', token accuracy and bits a character' if texts else ' and token accuracy'} are of each token "
+    told += "given the true ones before it, the end of a row among them"
     if not run.model.names:
-        notes = [f"{told}, the end of a text among them."]
+        notes = [f"{told}."]
     else:
         beams = run.config.output.beam
         how = f"beam search with {beams} beams" if beams > 1 else "greedy search"
-        notes = [
-            f"{told}, the end among them; exact match, error rates, BLEU and chrF are of what the model writes by itself "
-            f"({how})."
-        ]
+        written_alone = "exact match, error rates, BLEU and chrF" if texts else "exact match and the error rate"
+        notes = [f"{told}; {written_alone} are of what the model writes by itself ({how})."]
     words = units(output.vocabulary)
-    if not isinstance(output.vocabulary.decode([]), str):
+    if not texts:
         symbols = "Error rates are insertions, deletions and substitutions over true symbols."
     else:
         symbols = "The symbol error rate of texts is that of characters."
