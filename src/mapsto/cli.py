@@ -13,7 +13,6 @@ from mapsto.errors import ConfigError, MapstoError, did_you_mean
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from mapsto.tasks.config import Config
 
 __all__ = ["main"]
 
@@ -79,6 +78,7 @@ def train(
     from mapsto.tasks.folds import train_folds
     from mapsto.tasks.runfolder import default_name
     from mapsto.tasks.train import train as work
+    from mapsto.tasks.typed import configured, data
 
     settings = {
         "size": size,
@@ -90,7 +90,7 @@ def train(
         "device": device,
     } | ({"seed": seed} if seed >= 0 else {})
     if resume:
-        source, typed = _data(words)
+        source, typed = data(words)
         columns = any((from_, to, split, group, seed >= 0))
         if typed or columns or any(v not in ("", 0) for v in settings.values()):
             raise ConfigError("--resume goes on as the run began: leave out the other settings, or start a new run")
@@ -101,7 +101,7 @@ def train(
 
         _, result = work(Config(), name=name, resume=True, console=_console(as_json), tuned=_tune())
     else:
-        config, name = _config(words, from_, to, demo, split, group, settings)
+        config, name = configured(words, from_, to, demo, split, group, settings)
         act = train_folds if config.data.folds else work
         _, result = act(config, name=run or name, console=_console(as_json), tuned=_tune())
     if as_json:
@@ -124,13 +124,14 @@ def check(
     With a run folder instead of data, hold its model to the laws (padding, batch, causality, ...).
     """
     from mapsto.tasks.check import check_data, check_run
+    from mapsto.tasks.typed import configured, data
 
     console = _console(as_json)
-    path = _data(words)[0] if words else ""
+    path = data(words)[0] if words else ""
     if path and (Path(path) / "model").is_dir():
         report = check_run(Path(path), console)
     else:
-        config, _ = _config(words, from_, to, demo, split, group, {})
+        config, _ = configured(words, from_, to, demo, split, group, {})
         report = check_data(config, console)
     if as_json:
         _print_json(report)
@@ -185,6 +186,7 @@ def sample(
     given: Annotated[str, typer.Option("--from", metavar="TEXT", help="what to go on from, or to be mapped")] = "",
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", help="how many sequences")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="the most tokens of a sequence")] = 0,
+    seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="how long music is to be")] = 0.0,
     temperature: Annotated[float, typer.Option("--temperature", metavar="T", help="0: the likeliest token")] = 1.0,
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", help="draw from the K likeliest; 0: from all")] = 0,
     top_p: Annotated[float, typer.Option("--top-p", metavar="P", help="draw from the likeliest of mass P")] = 1.0,
@@ -196,7 +198,7 @@ def sample(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the draws")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv or .parquet")
+        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv, .parquet, .mid")
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
@@ -216,6 +218,7 @@ def sample(
         given=given,
         count=count,
         tokens=tokens,
+        seconds=seconds,
         how=how,
         until=until or [],
         out=out,
@@ -319,57 +322,6 @@ def demo(as_json: Json = False, debug: Debug = False) -> None:
     for name, d in DEMOS.items():
         typer.echo(f"{name:<12}{d.maps:<22}{d.about}")
     typer.echo("\nmapsto train --demo NAME trains on one.")
-
-
-def _data(words: list[str] | None) -> tuple[str, list[str]]:
-    """The one word that is data, and the settings."""
-    settings = [w for w in words or [] if _is_setting(w)]
-    data = [w for w in words or [] if not _is_setting(w)]
-    if len(data) > 1:
-        raise ConfigError(f"one source of data at a time, got {' and '.join(data)}.   Settings are section.key=value")
-    return (data[0] if data else ""), settings
-
-
-def _is_setting(word: str) -> bool:
-    return "=" in word and not Path(word).exists()
-
-
-def _config(
-    words: list[str] | None,
-    from_: list[str] | None,
-    to: list[str] | None,
-    demo: str,
-    split: str,
-    group: str,
-    settings: dict[str, Any],
-) -> "tuple[Config, str]":
-    """The config of what was typed: a demo's or a file's, then options, then settings; and the run's usual name."""
-    from mapsto.tasks.config import Config, override, read_config
-    from mapsto.tasks.runfolder import default_name
-
-    source, typed = _data(words)
-    if demo:
-        from mapsto.tasks.demo import demo as find
-
-        if source:
-            raise ConfigError(f"--demo {demo} brings its own data; leave out {source}")
-        chosen = find(demo)
-        config = override(Config(), [f"{k}={json.dumps(v)}" for k, v in chosen.settings.items()])
-        config.data.source, config.data.inputs, config.data.targets = f"demo:{demo}", chosen.inputs, chosen.targets
-    elif source.endswith((".yaml", ".yml")):
-        config = read_config(Path(source))
-    elif source:
-        config = Config()
-        config.data.source = source
-    else:
-        raise ConfigError("which data?   mapsto train FILE --from COLUMN --to COLUMN, or mapsto train --demo peptides")
-    config.data.inputs = from_ or config.data.inputs
-    config.data.targets = to or config.data.targets
-    config.data.split = split or config.data.split
-    config.data.group = group or config.data.group
-    pairs = [f"{k}={json.dumps(v)}" for k, v in settings.items() if k == "seed" or v not in ("", 0)]
-    config = override(config, [*pairs, *typed])
-    return config, default_name(config.data.source)
 
 
 def _console(as_json: bool) -> "Console":

@@ -3,14 +3,14 @@
 Ids 0, 1, 2 are the same in every vocabulary: unknown, begin, end.
 """
 
+import importlib
 import io
 import json
-import math
 import re
 import struct
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.errors import ConfigError, DataError, ModelFileError, did_you_mean
+from mapsto.pieces import check_pieces
 
 __all__ = [
     "BEGIN",
@@ -207,7 +208,7 @@ class Subwords(Vocabulary):
 
         self.model = model
         try:
-            _check_pieces(model)
+            check_pieces(model, MOST)
             self._processor = SentencePieceProcessor(model_proto=model)
         except (RuntimeError, ValueError, LookupError, struct.error) as error:
             cause = re.sub(r"[^ -~]+", "?", str(error))[:90]
@@ -236,6 +237,7 @@ class Subwords(Vocabulary):
 
 
 KINDS: dict[str, type[Vocabulary]] = {v.kind: v for v in (Bytes, Characters, Words, Symbols, Subwords)}
+ELSEWHERE = {"music": "mapsto.music"}  # kinds that are not of texts, each a module with a ``restore`` of its own
 
 
 def learn(kind: str, texts: Iterable[Any], *, size: int = 8000, least: int = 1) -> Vocabulary:
@@ -249,6 +251,9 @@ def learn(kind: str, texts: Iterable[Any], *, size: int = 8000, least: int = 1) 
         size: at most so many symbols (for subwords, about so many pieces).
         least: leave out symbols seen less often.
     """
+    if kind in ELSEWHERE:
+        made: Vocabulary = importlib.import_module(ELSEWHERE[kind]).learn()
+        return made
     if kind not in KINDS:
         raise ConfigError(f'vocabulary: "{kind}" is not one of {", ".join(KINDS)}.{did_you_mean(kind, KINDS)}')
     if kind == "bytes":
@@ -332,8 +337,11 @@ def restore(kind: str, content: bytes) -> Vocabulary:
     Raises:
         ModelFileError: it is anything else.
     """
+    if kind in ELSEWHERE:
+        other: Vocabulary = importlib.import_module(ELSEWHERE[kind]).restore(content)
+        return other
     if kind not in KINDS:
-        raise ModelFileError(f"vocabulary: kind {kind!r:.60} is not one of {', '.join(KINDS)}")
+        raise ModelFileError(f"vocabulary: kind {kind!r:.60} is not one of {', '.join([*KINDS, *ELSEWHERE])}")
     if kind == "subwords":
         return Subwords(content)
     try:
@@ -349,64 +357,3 @@ def restore(kind: str, content: bytes) -> Vocabulary:
         return made
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ModelFileError(f"vocabulary: the file holds no {kind} vocabulary") from None
-
-
-def _check_pieces(model: bytes) -> None:
-    """Refuse a sentencepiece model that asks more of its parser than ours do.
-
-    Ours are pieces (text, score, type), the first three being unknown, begin and end, and a trainer's and a
-    normaliser's settings without a table of replacements, which sentencepiece would read unchecked.
-    """
-    types = []
-    for number, value in _wire(model):
-        if number == 1 and isinstance(value, bytes):
-            piece = dict(_wire(value))
-            text, score, kind = piece.pop(1), piece.pop(2, 0), piece.pop(3, 1)
-            if piece or not isinstance(text, bytes) or not text.decode() or not isinstance(score, float | int):
-                raise ValueError("a piece is no text with a score and a type")
-            if not math.isfinite(score):
-                raise ValueError("a score is not finite")
-            types.append(kind)
-        elif number in (2, 3, 5) and isinstance(value, bytes):
-            for inner, setting in _wire(value):
-                if isinstance(setting, bytes) and (setting.decode() and number != 2 and inner != 1):
-                    raise ValueError("a table of replacements")
-        else:
-            raise ValueError(f"field {number}")
-    if types[:3] != [2, 3, 3] or len(types) > MOST:
-        raise ValueError(f"{len(types)} pieces, the first of types {types[:3]}")
-
-
-def _wire(data: bytes) -> Iterator[tuple[int, bytes | float | int]]:
-    """The fields of a message in the wire format of Protocol Buffers."""
-    at, end = 0, len(data)
-
-    def varint() -> int:
-        nonlocal at
-        value = shift = 0
-        while True:
-            byte = data[at]
-            at += 1
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-            shift += 7
-            if shift > 63:
-                raise ValueError("a number of more than 64 bits")
-
-    while at < end:
-        key = varint()
-        match key & 7:
-            case 0:
-                yield key >> 3, varint()
-            case 2:
-                size = varint()
-                if size > end - at:
-                    raise ValueError("cut off")
-                at += size
-                yield key >> 3, data[at - size : at]
-            case 5:
-                at += 4
-                yield key >> 3, float(struct.unpack("<f", data[at - 4 : at])[0])
-            case _:
-                raise ValueError(f"wire type {key & 7}")

@@ -253,7 +253,7 @@ def test_no_beam_falls_below_greedy_in_score(width, penalty):
 
 @pytest.mark.parametrize("width", [2, 5])
 def test_the_greedy_line_comes_back_after_every_beam_has_lost_it(width):
-    """A (.4) then an even choice of 2·width tokens, then certainty; B (.35) then width tokens, then a wide choice."""
+    """A (.4) then an even choice of 2·width tokens, then certainty; B (.35) then width tokens, then an early end (.5)."""
 
     def law(prefix):
         odds, written = torch.zeros(40, dtype=torch.float64), prefix[1:]
@@ -261,11 +261,10 @@ def test_the_greedy_line_comes_back_after_every_beam_has_lost_it(width):
             odds[A], odds[B], odds[5] = 0.4, 0.35, 0.25
         elif len(written) == 1:
             odds[6 : 6 + (2 * width if written == (A,) else width)] = 1
-        elif len(written) < 4:
-            odds[END if len(written) == 3 else 6 : 7 if written[0] == A else 40] = 1
+        elif written[0] == A:
+            odds[6 if len(written) < 4 else END] = 1
         else:
-            odds[END] = 1
-        odds[END] *= len(written) >= 3
+            odds[END], odds[6:] = 0.5, 0.5 / 34
         return (odds / odds.sum()).log()
 
     table = Table(size=40, law=law)
@@ -275,6 +274,7 @@ def test_the_greedy_line_comes_back_after_every_beam_has_lost_it(width):
     assert line == greedy
     assert plain_beam(table, width, 6, 0.0)[0][0] < greedy.score - 0.1
     assert {r for r, _ in table.calls} == {1, width, width + 1}
+    assert len(line.ids) == 4  # no beam was worth going on when it was written
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0, -0.5, 2.0])
@@ -283,7 +283,7 @@ def test_a_search_that_stops_early_misses_nothing(penalty):
     calls, missed = [], 0
     for seed in range(60):
         table = Table(size=6, seed=seed, spread=2.5)
-        lines = one(table, strategy=Beam(4, penalty), limit=12, best=2)
+        lines = one(table, strategy=Beam(4, penalty, reach=None), limit=12, best=2)
         wanted = plain_beam(table, 4, 12, penalty)
         hasty = plain_beam(table, 4, 12, penalty, patient=False)
         calls.append(len(table.calls))
@@ -303,6 +303,30 @@ def test_lines_of_a_beam_are_told_apart_and_ranked():
         scores = [line.score for line in lines]
         assert scores == sorted(scores, reverse=True)
         assert len({(tuple(line.ids), line.reason) for line in lines}) == 4
+
+
+def test_a_short_reach_ends_a_search_sooner_and_never_below_greedy():
+    asked = {}
+    for reach in (0, 8, None):
+        steps, scores = 0, []
+        for seed in range(30):
+            table = Table(seed=seed)
+            calls = []
+
+            def counted(tokens, draft, *, valid=None, table=table, calls=calls):
+                calls.append(1)
+                return table(tokens, draft, valid=valid)
+
+            ((line,),) = search(
+                counted, Prefixes([()]), torch.tensor([[BEGIN]]), strategy=Beam(4, 1.0, reach), limit=60
+            )
+            ((greedy,),) = search(table, Prefixes([()]), torch.tensor([[BEGIN]]), strategy=Greedy(1.0), limit=60)
+            assert line.score >= greedy.score - 1e-12
+            steps += len(calls)
+            scores.append(line.score)
+        asked[reach] = steps, sum(scores)
+    assert asked[0][0] < asked[8][0] < asked[None][0]
+    assert asked[0][1] <= asked[8][1] <= asked[None][1] + 1e-12
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(), Beam(4), Contrastive()], ids=str)

@@ -12,14 +12,14 @@ import numpy as np
 
 from mapsto.data.content import content
 from mapsto.data.fault import plain
-from mapsto.data.folder import PICTURES
+from mapsto.data.folder import MUSIC, PICTURES
 from mapsto.data.source import Table
 from mapsto.data.value import NUMBER, label, missing, show
 from mapsto.errors import DataError
 
 __all__ = ["Guess", "Summary", "describe", "infer"]
 
-Form = Literal["text", "number", "bool", "numbers", "texts", "picture", "records", "other", "empty", "nothing"]
+Form = Literal["text", "number", "bool", "numbers", "texts", "picture", "music", "records", "other", "empty", "nothing"]
 FEW = 20  # different values that numbers may have to be taken for labels, when asked as a target
 MOST = 100_000  # different values that are counted; above it, a text column is certainly no label
 ONE = re.compile(rf"\s*{NUMBER}\s*", re.ASCII)
@@ -44,7 +44,7 @@ class Summary:
     Attributes:
         name: the column.
         form: what most cells are: "text", "number" (also as text), "bool", "numbers" (a list or array of them),
-            "texts" (a list), "picture", "records" (dicts), "other", "nothing" (all missing).
+            "texts" (a list), "picture", "music" (MIDI files), "records" (dicts), "other", "nothing" (all missing).
         rows: all rows.
         missing: rows without a value (None, NaN).
         missing_rows: the numbers of the first ten of them.
@@ -95,7 +95,7 @@ def form_of(value: Any) -> Form:
                 return "number" if math.isfinite(float(value)) else "text"
             if LISTS.fullmatch(value) or (SERIES.fullmatch(value) and not MARKED.fullmatch(value)):
                 return "numbers"
-        return "picture" if value.lower().endswith(PICTURES) and len(value) < 1024 else "text"
+        return "text" if len(value) >= 1024 else file_of(value.lower())
     if isinstance(value, bool | np.bool_):
         return "bool"
     if isinstance(value, int | float | np.integer | np.floating | decimal.Decimal):
@@ -108,7 +108,7 @@ def form_of(value: Any) -> Form:
             return "picture"
         return "numbers" if value.dtype.kind in "iufb" else "texts" if value.dtype.kind == "U" else "other"
     if isinstance(value, bytes):
-        return "picture" if value.startswith(MAGIC) else "other"
+        return "picture" if value.startswith(MAGIC) else "music" if value.startswith(b"MThd") else "other"
     if isinstance(value, Mapping):
         return "records"
     if isinstance(value, Sequence):
@@ -121,6 +121,10 @@ def form_of(value: Any) -> Form:
             return "other"
         return "records" if isinstance(first, Mapping) else "numbers"
     return "other"
+
+
+def file_of(name: str) -> Form:
+    return "picture" if name.endswith(PICTURES) else "music" if name.endswith(MUSIC) else "text"
 
 
 class Tally:
@@ -243,6 +247,7 @@ NAME: dict[Form, str] = {
     "numbers": "lists of numbers",
     "texts": "lists of texts",
     "picture": "pictures",
+    "music": "MIDI files",
     "records": "records",
     "other": "of one kind",
     "empty": "empty lists",
@@ -282,7 +287,7 @@ def describe(table: Table, columns: Sequence[str] | None = None) -> dict[str, Su
 def infer(summary: Summary, role: Literal["source", "target"] = "source") -> Guess:
     """The kind of a column, by these rules, the first that fits:
 
-    1. pictures (paths, bytes, uint8 arrays of two axes or more): image
+    1. pictures (paths, bytes, uint8 arrays of two axes or more): image; MIDI files (paths, bytes): music
     2. lists of numbers: series; lists of texts: a sequence as source, labels as target; records: set
     3. true and false: label
     4. numbers: number; as a target, whole numbers of at most 20 different values that repeat: label
@@ -294,6 +299,8 @@ def infer(summary: Summary, role: Literal["source", "target"] = "source") -> Gue
     match summary.form:
         case "picture":
             return Guess("image", "pictures")
+        case "music":
+            return Guess("music", "MIDI files")
         case "numbers":
             return Guess("series", "lists of numbers")
         case "texts":

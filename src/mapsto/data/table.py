@@ -1,4 +1,4 @@
-"""Open any source of rows by what it is: a file, a folder of pictures, or values in memory."""
+"""Open any source of rows by what it is: a file, a folder of pictures or music, or values in memory."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from mapsto.errors import ConfigError, did_you_mean
 __all__ = ["ENDINGS", "Chunk", "Table", "open_table"]
 
 ENDINGS = (".csv", ".tsv", ".tab", ".jsonl", ".ndjson", ".txt", ".npz", ".parquet", ".pq", ".gz")  # of files of rows
-KNOWN = ".csv, .tsv, .jsonl, .parquet, .txt, .npz, a folder of pictures; .csv, .tsv, .jsonl and .txt also as .gz"
+KNOWN = ".csv, .tsv, .jsonl, .parquet, .txt, .npz, a folder of pictures or of music; .csv, .tsv, .jsonl and .txt also as .gz"
 HINT = {
     ".json": "Write one object a line, as .jsonl.",
     ".xlsx": "Save the sheet as .csv.",
@@ -28,6 +28,8 @@ HINT = {
     ".pt": "Pickles run code when they are read, and are not opened. Save the arrays as .npz.",
     ".npy": "Save the arrays with np.savez, one a column.",
     ".zip": "Unpack it first.",
+    ".mid": "Give the folder that it lies in.",
+    ".midi": "Give the folder that it lies in.",
 }
 
 
@@ -35,9 +37,9 @@ def open_table(source: Any, *, root: str | os.PathLike[str] | None = None, quote
     """Open a source of rows.
 
     Args:
-        source: a path (.csv, .tsv, .jsonl, .parquet, .txt, .npz, a folder of pictures; the first three and .txt also
-            with .gz behind); or in memory a list of dicts, a list of texts, a dict of lists, arrays or tensors whose
-            first axis counts the rows, or anything with ``__arrow_c_stream__``; or a Table.
+        source: a path (.csv, .tsv, .jsonl, .parquet, .txt, .npz, a folder of pictures or of MIDI files; the first three
+            and .txt also with .gz behind); or in memory a list of dicts, a list of texts, a dict of lists, arrays or
+            tensors whose first axis counts the rows, or anything with ``__arrow_c_stream__``; or a Table.
         root: the folder that paths in the data are relative to; by default that of the file, or the current one.
         quote: what quotes a cell of a CSV or TSV: ``"``; None or empty to read quotes as they stand.
 

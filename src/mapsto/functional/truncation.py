@@ -8,10 +8,13 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 __all__ = ["draw", "likeliest", "min_p", "nucleus", "temper", "top_k"]
+
+SHORT = 256
+"""Tokens looked at first for the nucleus of a large vocabulary; all are sorted where these have too little mass."""
 
 
 def temper(log_p: Float[Tensor, "... V"], temperature: float) -> Float[Tensor, "... V"]:
@@ -35,13 +38,14 @@ def top_k(log_p: Float[Tensor, "... V"], k: int) -> Float[Tensor, "... V"]:
     """
     if k >= log_p.shape[-1]:
         return log_p
-    return _kept(log_p, _among(log_p, k))
+    return _kept(log_p, torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, likeliest(log_p, k)[1], True))
 
 
 def nucleus(log_p: Float[Tensor, "... V"], mass: float) -> Float[Tensor, "... V"]:
     """p'(v) ∝ p(v) for the fewest likeliest tokens whose probabilities add up to at least ``mass``, else 0.
 
-    Token v stays iff the likelier ones have less than ``mass`` together. Time O(V log V).
+    Token v stays iff the likelier ones have less than ``mass`` together. Time O(V) where few tokens have the mass, else
+    O(V log V).
 
     Example:
         >>> nucleus(torch.tensor([0.2, 0.5, 0.3]).log(), 0.6).exp()
@@ -51,11 +55,15 @@ def nucleus(log_p: Float[Tensor, "... V"], mass: float) -> Float[Tensor, "... V"
     """
     if mass >= 1:
         return log_p
-    falling, order = log_p.sort(dim=-1, descending=True, stable=True)
-    likelier = F.pad(falling.exp().cumsum(-1)[..., :-1], (1, 0))
-    stays = likelier < mass
+    size = log_p.shape[-1]
+    for count in (SHORT, size) if size > 16 * SHORT else (size,):
+        falling, order = likeliest(log_p, count)
+        sums = falling.exp().cumsum(-1)
+        if bool((sums[..., -1] >= mass).all()):
+            break
+    stays = F.pad(sums[..., :-1], (1, 0)) < mass
     stays[..., 0] = True
-    return _kept(log_p, torch.zeros_like(stays).scatter(-1, order, stays))
+    return _kept(log_p, torch.zeros_like(log_p, dtype=torch.bool).scatter(-1, order, stays))
 
 
 def min_p(log_p: Float[Tensor, "... V"], ratio: float) -> Float[Tensor, "... V"]:
@@ -70,10 +78,17 @@ def min_p(log_p: Float[Tensor, "... V"], ratio: float) -> Float[Tensor, "... V"]
 
 def likeliest(x: Float[Tensor, "... V"], k: int) -> tuple[Float[Tensor, "... k"], Int[Tensor, "... k"]]:
     """The k largest numbers, falling, and where they stand; of equal ones the first (``torch.topk`` leaves it open)."""
-    k = min(k, x.shape[-1])
-    place = torch.arange(x.shape[-1], 0, -1, device=x.device)
-    index = x.shape[-1] - torch.where(_among(x, k), place, 0).topk(k).values  # rising
-    index = index.clamp(max=x.shape[-1] - 1)  # what is NaN is among nothing
+    size = x.shape[-1]
+    if k >= size:
+        return x.sort(dim=-1, descending=True, stable=True)
+    values, index = x.topk(k)
+    # Only what equals the last may be the wrong choice: the first places that do, in their order.
+    least = values[..., -1:]
+    last = torch.arange(size, 0, -1, dtype=torch.int32, device=x.device)
+    tied = size - torch.where(x == least, last, 0).topk(k).values.long()
+    rank = torch.arange(k, device=x.device) - (values > least).sum(-1, keepdim=True)
+    index = torch.where(values > least, index, tied.gather(-1, rank.clamp(min=0)))
+    index = index.clamp(max=size - 1).sort(-1).values  # NaN equals nothing
     values, order = x.gather(-1, index).sort(dim=-1, descending=True, stable=True)
     return values, index.gather(-1, order)
 
@@ -91,13 +106,6 @@ def draw(log_p: Float[Tensor, "... V"], uniform: Float[Tensor, "..."]) -> Int[Te
     most = sums.amax(-1)
     u = torch.minimum(uniform.to(most) * most, torch.nextafter(most, torch.zeros_like(most)))
     return (sums > u[..., None]).to(torch.uint8).argmax(-1)
-
-
-def _among(x: Tensor, k: int) -> Bool[Tensor, "... V"]:
-    """True for the k largest, the first of equal ones."""
-    least = x.topk(k).values[..., -1:]
-    above, equal = x > least, x == least
-    return above | (equal & (equal.cumsum(-1) <= k - above.sum(-1, keepdim=True)))
 
 
 def _kept(log_p: Tensor, stays: Tensor) -> Tensor:

@@ -61,6 +61,7 @@ class SequenceInput(Input):
         vocabulary: str = "auto",
         vocabulary_size: int = 8000,
         vocabulary_least: int = 1,
+        columns: Sequence[tuple[str, str]] = (),
         limit: int = 512,
         keep: str = "first",
         stem: int = 0,
@@ -73,6 +74,8 @@ class SequenceInput(Input):
         without spaces, and symbols for lists.
         """
         values = chain.from_iterable(chunks)
+        if [kind for _, kind in columns] == ["music"]:
+            vocabulary = "music"
         learned = learn_column(vocabulary, values, size=vocabulary_size, least=vocabulary_least, few="words")
         return {"vocabulary": learned, "limit": limit, "keep": keep, "stem": stem, "ngrams": ngrams}
 
@@ -88,9 +91,10 @@ class SequenceInput(Input):
 
     def parse(self, value: Any) -> dict[str, NDArray]:
         """``ids``, cut to the limit."""
-        if not isinstance(value, str | list | tuple | np.ndarray):
+        music = self.vocabulary.kind == "music"
+        if not music and not isinstance(value, str | list | tuple | np.ndarray):
             raise DataError(f"{value!r} is no text and no list of symbols")
-        if not isinstance(value, str) and self.vocabulary.kind != "symbols":
+        if not isinstance(value, str) and self.vocabulary.kind != "symbols" and not music:
             raise DataError(f"is a list, expected a text: this input reads {self.vocabulary.kind}")
         ids = self.vocabulary.encode(value)
         if not len(ids):

@@ -172,7 +172,7 @@ def log_p(logits: Float[Tensor, "N V"], rules: Rules) -> Float[Tensor, "N V"]:
     total = x.logsumexp(-1, keepdim=True)
     bar = torch.zeros(x.shape[-1], dtype=x.dtype)
     bar[sorted(rules.banned)] = -torch.inf
-    return x - (total + (total - total)) + bar.to(x.device)
+    return x.sub(total + (total - total)).add_(bar.to(x.device))
 
 
 def finish(written: Sequence[int], log_probability: float, reason: Reason, penalty: float = 0.0) -> Written:

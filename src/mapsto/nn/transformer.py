@@ -1,6 +1,6 @@
 """Encoder and decoder: blocks of attention and feed-forward with residual connections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
@@ -87,7 +87,7 @@ class Block(nn.Module):
         self,
         dim: int,
         mixer: nn.Module,
-        cross: nn.Module | None,
+        cross: MultiheadAttention | None,
         *,
         norm: Placement,
         hidden: int,
@@ -99,7 +99,7 @@ class Block(nn.Module):
         self.placement = norm
         self.attention = mixer  # a Mixer; called attention, as it mostly is
         self.attention_norm = nn.LayerNorm(dim, eps=eps)
-        self.cross = cross
+        self.cross: MultiheadAttention | None = cross
         self.cross_norm = nn.LayerNorm(dim, eps=eps) if cross is not None else None
         self.feedforward = FeedForward(dim, hidden, activation=activation, dropout=dropout)
         self.feedforward_norm = nn.LayerNorm(dim, eps=eps)
@@ -202,6 +202,10 @@ class Stack(nn.Module):
         """Whether items are told apart by their order, places or not: some block is a memory."""
         return any(getattr(block.attention, "ordered", False) for block in self.blocks)
 
+    @property
+    def _layers(self) -> "list[Block]":
+        return [block for block in self.blocks if isinstance(block, Block)]
+
     def run(self, x: Batch, memory: Batch | None, causal: bool) -> Batch:
         """From the entrance to the last norm."""
         items = self.dropout(self.position.add(x.items, x.places))
@@ -222,13 +226,14 @@ class Stack(nn.Module):
         Raises:
             ConfigError: the blocks do not attend, so that there is nothing to step.
         """
-        for block in self.blocks:
-            if not isinstance(block.attention, MultiheadAttention):
-                raise ConfigError("only attention is written step by step.   Use model.mixer=attention")
+        blocks, layers = self._layers, [block.attention for block in self._layers]
+        attending = [layer for layer in layers if isinstance(layer, MultiheadAttention)]
+        if len(attending) < len(layers):
+            raise ConfigError("only attention is written step by step.   Use model.mixer=attention")
         places = like.new_zeros(batch, capacity + 1, 1, dtype=torch.float32) if self.position.biased else None
         return Draft(
-            tuple(block.attention.start(like, capacity, batch=batch) for block in self.blocks),
-            () if memory is None else tuple(block.cross.memorise(memory) for block in self.blocks),
+            tuple(layer.start(like, capacity, batch=batch) for layer in attending),
+            () if memory is None else tuple(b.cross.memorise(memory) for b in blocks if b.cross is not None),
             torch.arange(batch, device=like.device),
             places,
             torch.zeros(batch, dtype=torch.int64, device=like.device),
@@ -248,8 +253,9 @@ class Stack(nn.Module):
         """
         after = draft.extended(x, valid)
         x = x.replace(items=self.dropout(self.position.add(x.items, x.places)))
+        asked: Sequence[State | None] = draft.memory or [None] * len(self.blocks)
         own = []
-        for block, state, memory in zip(self.blocks, draft.own, draft.memory or [None] * len(self.blocks), strict=True):
+        for block, state, memory in zip(self._layers, draft.own, asked, strict=True):
             x, state = block.step(x, state, memory, self.position, draft, after, valid)
             own.append(state)
         return self.norm(x.items), replace(after, own=tuple(own))

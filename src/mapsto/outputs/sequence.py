@@ -15,7 +15,7 @@ from mapsto.nn.loss import Loss
 from mapsto.nn.target import Target, TokenTarget
 from mapsto.outputs import Output, Theta
 from mapsto.ragged import Ragged, Rows
-from mapsto.vocabulary import BEGIN, END, Vocabulary, learn_column
+from mapsto.vocabulary import BEGIN, END, Vocabulary, learn, learn_column
 
 __all__ = ["SequenceOutput"]
 
@@ -87,21 +87,16 @@ class SequenceOutput(Output):
         **_: Any,
     ) -> dict[str, Any]:
         """Learn the vocabulary of the one column."""
-        ((name, _kind),) = columns
-        lengths: list[int] = []
-
-        def counted() -> Iterator[Any]:
-            for chunk in chunks:
-                for (value,) in chunk:
-                    lengths.append(
-                        len(value) if not isinstance(value, str) else len(value.encode("utf-8", "surrogatepass"))
-                    )
-                    yield value
-
-        learned = learn_column(vocabulary, counted(), size=vocabulary_size, least=vocabulary_least, few="characters")
-        longest = (
-            int(np.quantile(lengths, 0.999, method="higher")) + 1 if lengths else 1
-        )  # no token is less than a byte
+        ((name, kind),) = columns
+        values = (value for chunk in chunks for (value,) in chunk)
+        if kind == "music":
+            learned = learn("music", ())
+            lengths = [len(learned.encode(value)) for value in values]
+        else:
+            lengths = []
+            how: dict[str, Any] = {"size": vocabulary_size, "least": vocabulary_least, "few": "characters"}
+            learned = learn_column(vocabulary, _measured(values, lengths), **how)
+        longest = 1 + int(np.quantile(lengths, 0.999, method="higher")) if lengths else 1
         longest = min(longest, window or (limit and limit + 1) or longest)  # what is cut has no end
         numbers = {"limit": limit, "longest": longest, "window": window, "smoothing": smoothing}
         return {"name": name, "vocabulary": learned, **numbers, "tie": tie}
@@ -114,7 +109,7 @@ class SequenceOutput(Output):
     def parse(self, value: Sequence[Any]) -> dict[str, NDArray]:
         """``ids``: the tokens and the end."""
         (written,) = value
-        if not isinstance(written, str) and self.vocabulary.kind != "symbols":
+        if not isinstance(written, str) and self.vocabulary.kind not in ("symbols", "music"):
             raise DataError(f"is a list, expected a text: this output writes {self.vocabulary.kind}")
         ids = self.vocabulary.encode(written)
         if not len(ids):
@@ -181,3 +176,10 @@ class SequenceOutput(Output):
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
         """Tokens, the end included."""
         return columns["ids"].lengths
+
+
+def _measured(values: Iterable[Any], lengths: list[int]) -> Iterator[Any]:
+    """The values, and no less than their tokens: bytes of a text, symbols of a list."""
+    for value in values:
+        lengths.append(len(value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value))
+        yield value

@@ -61,16 +61,15 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
             "dropout": config.dropout,
         }
         attends = config.mixer == "attention"
-        encoder: torch.nn.Module = torch.nn.Identity()  # a language model has nothing to encode
+        encoder: torch.nn.Module = torch.nn.Identity()  # of a language model, which has nothing to encode
         if schema.inputs:
-            found, limits = [f.kind for f in schema.inputs], [m.get("limit", 0) for m in measured.inputs]
             encoder = Encoder(
                 dim,
                 config.depth,
                 config.heads,
                 attention=kinds.make("attention", config.attention) if attends else None,
                 mixer=_mixer(schema, config),
-                position=_position(found, config, limits),
+                position=_places(schema, config, measured),
                 normalise=bool(config.normalise) and attends,
                 **common,
             )
@@ -136,6 +135,14 @@ def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dic
     if not schema.inputs:
         return Prior(config.dim, depth, config.heads, **common)
     return Decoder(config.dim, depth, config.heads, cross=kinds.make("attention", config.cross), **common)
+
+
+def _places(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
+    """The encoder's position."""
+    found = [field.kind for field in schema.inputs]
+    if schema.output.kind == "sequence" and set(found) == {"vector"}:
+        return NoPosition()  # the setting is the decoder's
+    return _position(found, config, [m.get("limit", 0) for m in measured.inputs])
 
 
 def _position(found: list[str], config: ModelConfig, limits: list[int]) -> Position:

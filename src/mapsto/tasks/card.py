@@ -5,26 +5,29 @@ from collections.abc import Mapping
 from typing import Any
 
 from mapsto.errors import MapstoError
+from mapsto.music import Music
+from mapsto.tasks.announce import whole
 from mapsto.tasks.build import parameters
 from mapsto.tasks.pictures.example import heads
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.pictures.view import inputs
-from mapsto.tasks.report import rows, sources, targets
+from mapsto.tasks.report import rows, shape, sources, targets, written_how
 from mapsto.tasks.run import Run
-from mapsto.tasks.verdict import Verdict, shown, verdicts, word
+from mapsto.tasks.verdict import Verdict, verdicts
 from mapsto.tasks.watch import amount
+from mapsto.tasks.written import alone, written
+from mapsto.vocabulary import Symbols, Words
 
 __all__ = ["model_card"]
 
 USE = """## Use
 
 ```
-mapsto predict {folder} {shell}
+{shell}
 ```
 
 ```python
-import mapsto
-mapsto.load("{path}").predict({python})
+{python}
 ```
 """
 
@@ -42,9 +45,9 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
     lines = [
         f"# {_safe(name)}",
         "",
-        f"Maps {_safe('; '.join(sources(run)))} to {_safe('; '.join(targets(run)))}.",
+        _about(run),
         "",
-        USE.format(folder=shlex.quote(visible(f"runs/{name}")), path=_code(f"runs/{name}"), **_call(run)),
+        USE.format(**_call(run)),
         "## How well",
         "",
         *_judged(run, result),
@@ -54,8 +57,7 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
         "",
         "## Model",
         "",
-        f"An encoder of {config.model.depth} layers of width {config.model.dim} with {config.model.mixing}, "
-        f"{amount(parameters(model))} parameters, trained for "
+        f"{'An' if model.names else 'A'} {shape(run)}; {amount(parameters(model))} parameters, trained for "
         f"{amount(config.train.steps)} steps with seed {config.seed}. All settings are in `config.yaml` of the run "
         "folder; `config.json` here holds what is needed to load the model, `model.safetensors` the weights. Neither "
         "file can run code.",
@@ -68,6 +70,13 @@ def model_card(run: Run, result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _about(run: Run) -> str:
+    to = _safe("; ".join(targets(run)))
+    if not run.model.names:
+        return f"Continues {to}: a language model, each token from {_safe(sources(run)[0])}."
+    return f"Maps {_safe('; '.join(sources(run)))} to {to}."
+
+
 def _judged(run: Run, result: Mapping[str, Any]) -> list[str]:
     lines: list[str] = []
     judged = verdicts(result, list(heads(run.model)))
@@ -75,35 +84,27 @@ def _judged(run: Run, result: Mapping[str, Any]) -> list[str]:
         if len(judged) > 1:
             lines += [f"### {_safe(verdict.target)}", ""]
         lines += [_safe(verdict.sentence), "", *_table(verdict), ""]
-    return [*lines, "On the test rows; in brackets the interval that holds 95 % of resampled data sets.", ""]
+    notes = ["On the test rows; in brackets the interval that holds 95 % of resampled data sets."]
+    return [*lines, " ".join([*notes, *map(_safe, written_how(run, result))]), ""]
 
 
 def _table(verdict: Verdict) -> list[str]:
-    lines = [
-        f"| | {' | '.join(word(m) for m in verdict.metrics)} |",
-        f"|---|{'---|' * len(verdict.metrics)}",
-    ]
-    for line in verdict.lines:
-        cells = []
-        for metric in verdict.metrics:
-            interval = line.intervals.get(metric)
-            cells.append(
-                shown(line.values.get(metric))
-                + (f" ({shown(interval[0])} to {shown(interval[1])})" if interval else "")
-            )
-        lines.append(f"| {_safe(line.name)} | {' | '.join(cells)} |")
-    return lines
+    head, body, _ = verdict.table()
+    lines = [f"| {' | '.join(map(_safe, head))} |", f"|{'---|' * len(head)}"]
+    return lines + [f"| {' | '.join([_safe(first), *rest])} |" for first, *rest in body]
 
 
 def _rows(run: Run) -> str:
     try:
-        return f": {rows(run.dataset())}"
+        return f": {rows(run, run.dataset())}"
     except MapstoError:
         return ""
 
 
 def _split(run: Run) -> str:
     data = run.config.data
+    if not run.model.names and whole(run.config):
+        return "What comes first in the text was trained on, what comes last was tested on."
     if data.split:
         return f'Rows were parted by the column "{_safe(data.split)}".'
     if data.val or data.test:
@@ -130,6 +131,7 @@ def _limits(run: Run) -> list[str]:
         known.append(
             f"The standard deviation it gives {spread}, from normal noise; far from the training rows it is too small."
         )
+    known += _writes(run)
     for name, part in inputs(run.model).items():
         settings = part.settings()
         if part.kind in ("sequence", "series") and settings.get("limit"):
@@ -144,16 +146,50 @@ def _limits(run: Run) -> list[str]:
     return known
 
 
+def _writes(run: Run) -> list[str]:
+    """What a model that writes cannot."""
+    output = alone(run.model)
+    if output is None:
+        return []
+    known = ["What it writes is likely after its training rows; whether it is true or right, it does not know."]
+    if isinstance(output.vocabulary, Symbols):
+        known.append(
+            f"It can only write the {amount(output.vocabulary.size - 3)} {output.vocabulary.kind} that it has seen."
+        )
+    if isinstance(output.vocabulary, Words):
+        known.append("It writes in lower case, with single spaces between words and marks.")
+    if not run.model.names:
+        known.append(f"It remembers at most {output.window} tokens; of a longer text it knows the end only.")
+    else:
+        known.append(f"It writes at most {output.longest} tokens, about as many as the longest training rows have.")
+    return known
+
+
 def _call(run: Run) -> dict[str, str]:
-    """An input to type, in the shell and in Python."""
-    columns = run.schema.sources
+    """Commands and Python to use it with."""
+    path, columns = f"runs/{run.folder.name}", run.schema.sources
+    folder, name = shlex.quote(visible(path)), _code(path)
+    if not columns and isinstance(written(run.model).vocabulary, Music):
+        python = "from pathlib import Path\nfrom mapsto.tasks.sample import sample\n"
+        draw = f'sample(Path("{name}"), seconds=30.0, out=Path("new.mid"))'
+        return {"shell": f"mapsto sample {folder} --seconds 30 --out new.mid", "python": python + draw}
+    if not columns:
+        draw = f'sample(Path("{name}"), given="A beginning")[0]["{_code(written(run.model).name)}"]'
+        python = f"from pathlib import Path\nfrom mapsto.tasks.sample import sample\nprint({draw})"
+        return {"shell": f'mapsto sample {folder} --from "A beginning" --temperature 0.8', "python": python}
     kinds = [part.kind for part in inputs(run.model).values()]
-    if len(columns) == 1 and kinds == ["image"]:
-        return {"shell": "picture.png", "python": '"picture.png"'}
-    if len(columns) == 1 and kinds == ["sequence"]:
-        return {"shell": '"a text"', "python": '["a text"]'}
     listed = ", ".join(f'"{_code(c)}": ...' for c in columns)
-    return {"shell": "rows.csv", "python": f"[{{{listed}}}]"}
+    shell, python = "rows.csv", f"[{{{listed}}}]"
+    if len(columns) == 1 and kinds == ["image"]:
+        shell, python = "picture.png", '"picture.png"'
+    if len(columns) == 1 and kinds == ["sequence"]:
+        shell, python = '"a text"', '["a text"]'
+    commands = [f"mapsto predict {folder} {shell}"]
+    if alone(run.model) is not None:
+        commands.append(f"mapsto predict {folder} {shell} --beam 4 --best 3")
+        if kinds == ["sequence"]:
+            commands.append(f"mapsto sample {folder} --from {shell} --count 3")
+    return {"shell": "\n".join(commands), "python": f'import mapsto\nmapsto.load("{name}").predict({python})'}
 
 
 def _code(text: str) -> str:

@@ -10,9 +10,11 @@ from mapsto.data.source import Table
 from mapsto.data.value import label, labels, number, numbers, seconds, show, within
 from mapsto.errors import ConfigError, DataError
 
-__all__ = ["SOURCES", "content_of", "convert", "even", "same_length", "times"]
+__all__ = ["FILES", "SOURCES", "content_of", "convert", "even", "same_length", "times"]
 
-SOURCES = ("sequence", "series", "image", "number", "label", "vector")
+SOURCES = ("sequence", "series", "image", "music", "number", "label", "vector")
+FILES = ("image", "music")
+"""Kinds whose cells may be paths, relative to the data."""
 
 
 def convert(cell: Any, kind: str, column: str) -> Any:
@@ -88,11 +90,11 @@ def times(cell: Any) -> NDArray[np.float64]:
 
 
 def content_of(cell: Any, kind: str, table: Table) -> Any:
-    """What stands for a cell in the hash of its row: a picture's bytes rather than its path."""
-    if kind == "image" and isinstance(cell, str):
+    """What stands for a cell in the hash of its row: a file's bytes rather than its path."""
+    if kind in FILES and isinstance(cell, str):
         try:
             return table.file(cell).read_bytes()
-        except (DataError, OSError):  # told when the picture is decoded
+        except (DataError, OSError):  # told when the file is decoded
             return cell
     return cell
 

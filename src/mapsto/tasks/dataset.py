@@ -25,6 +25,7 @@ from mapsto.errors import ConfigError, DataError
 from mapsto.models.mapper import Mapper
 from mapsto.ragged import Ragged
 from mapsto.tasks import prepared
+from mapsto.tasks.cell import FILES
 from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
 from mapsto.tasks.prepared import Measured
@@ -109,7 +110,8 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
 def _text(config: Config) -> Path | None:
     """The text file that a language model is to read whole: one of which no columns are named."""
     data, path = config.data, Path(config.data.source).expanduser()
-    named = data.inputs or data.targets or data.split or data.val or data.test
+    # once it was read whole, the settings say by which column it was parted
+    named = data.inputs or data.targets or data.split not in ("", Passages.split) or data.val or data.test
     plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     return path if not named and plain.suffix.lower() == ".txt" and path.is_file() else None
 
@@ -174,11 +176,12 @@ def _of(table: Table) -> Iterator[None]:
 
 
 def _names_files(schema: Schema, table: Table) -> bool:
-    """Whether cells are paths of pictures, other than those of a folder, whose fingerprint covers them."""
-    images = [column for field in schema.inputs if field.kind == "image" for column, _ in field.columns]
-    if not images or isinstance(table, Folder):
+    """Whether cells are paths of pictures or music, other than those of a folder, whose fingerprint covers them."""
+    parts = [*schema.inputs, schema.output]
+    named = [column for field in parts for column, kind in field.columns if kind in FILES]
+    if not named or isinstance(table, Folder):
         return False
-    chunks = table.chunks(images)
+    chunks = table.chunks(named)
     return any(isinstance(cell, str) for chunk in chunks for column in chunk.columns.values() for cell in column)
 
 

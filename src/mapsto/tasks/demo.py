@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -109,6 +110,12 @@ def play() -> Passages:
     return Passages("play", lambda: _file("shakespeare_small.txt.gz").decode(), (0.8, 0.1, 0.1))
 
 
+def pieces() -> dict[str, list[bytes]]:
+    """16 pieces of music of many instruments, as MIDI files."""
+    with zipfile.ZipFile(BytesIO(_file("freedoom_midi.zip"))) as archive:
+        return {"music": [archive.read(name) for name in sorted(archive.namelist())]}
+
+
 SHORT = {
     "input.vocabulary": "characters",
     "model.dropout": 0.3,
@@ -205,6 +212,21 @@ DEMOS: dict[str, Demo] = {
             "size": "s",
             "train.batch_tokens": 2048,
             "train.steps": 1500,
+        },
+    ),
+    "midi": Demo(
+        "music -> what comes next",
+        "a language model of pieces for many instruments",
+        pieces,
+        [],
+        ["music:music"],
+        {
+            "data.shares": [0.7, 0.15, 0.15],
+            "output.limit": 256,
+            "model.position": "relative",
+            "size": "s",
+            "train.batch_tokens": 2048,
+            "train.steps": 800,
         },
     ),
     "clothes": Demo(

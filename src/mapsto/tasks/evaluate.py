@@ -6,9 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from mapsto.tasks.announce import result_lines
 from mapsto.tasks.honesty import Trust, listed
 from mapsto.tasks.pictures.text import visible
-from mapsto.tasks.run import load, result_lines
+from mapsto.tasks.run import load
 from mapsto.training.parallel import joined
 
 __all__ = ["evaluate"]

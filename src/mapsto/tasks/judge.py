@@ -36,14 +36,17 @@ def judge(
         world: processes that share the work; intervals and simple models are the first one's.
 
     Returns:
-        ``{"metrics", "intervals", "baselines"}``.
+        ``{"metrics", "intervals", "baselines"}``, and ``"signatures"`` and ``"missing"`` of written texts' scores, if there
+        are any: what to quote beside a score, and why one is left out.
     """
     first = world is None or world.first
     how: dict[str, Any] = {"groups": groups, "seed": config.seed, "resamples": 1000 if first else 0}
     scores = score(model, found, **how)
-    writes = alone(model)
+    writes, notes = alone(model), {}
     if writes is not None and model.names:  # a language model has nothing to write from
-        scores.add(transcript(model, test, strategy(config.output), world=world), len(test.rows), **how)
+        said = transcript(model, test, strategy(config.output), world=world)
+        scores.add(said, len(test.rows), **how)
+        notes = {name: found for name in ("signatures", "missing") if (found := getattr(said, name))}
     simple = {}
     if known is not None and first:
         simple = (baselines if writes is None else beside)(model, *known, test)
@@ -51,4 +54,5 @@ def judge(
         "metrics": scores.metrics,
         "intervals": {k: list(v) for k, v in scores.intervals.items()},
         "baselines": simple,
+        **notes,
     }

@@ -25,6 +25,8 @@ table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabu
 th, td { text-align: left; padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 table.numbers td, table.numbers th { white-space: nowrap; overflow-wrap: normal; }
 table.numbers tr:first-child td { font-weight: 600; }
+table.columns tr:first-child td { font-weight: inherit; }
+table.columns td:nth-child(2) { font-weight: 600; }
 table.facts td:first-child { color: var(--soft); white-space: nowrap; overflow-wrap: normal; }
 p.warning, p.fine { padding: .6rem .8rem; border-radius: .4rem; background: var(--fine); }
 p.warning { background: var(--warn); font-weight: 600; }
@@ -44,6 +46,9 @@ figcaption { margin-top: .5rem; }
 .tokens.weighed span[style] { background: rgba(var(--shade), var(--w)); }
 .tokens span.missed { text-decoration: underline 2px var(--wrong); }
 .tokens span.unknown { color: var(--wrong); font-weight: 700; }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); gap: 0 1.4rem; }
+.tokens.close { font-size: 13.5px; line-height: 1.55; overflow-x: auto; }
+.tokens.close span { padding: .1em 0; border-radius: 0; }
 details { border: 1px solid var(--line); border-radius: .4rem; padding: .5rem .8rem; }
 summary { cursor: pointer; }
 pre { overflow-x: auto; font: 13px/1.5 ui-monospace, Menlo, Consolas, monospace; }
@@ -83,7 +88,8 @@ def table(head: Sequence[str], body: Sequence[Sequence[str]], *, kind: str = "nu
     Args:
         head: titles of the columns, or none.
         body: rows of cells.
-        kind: its class: ``numbers`` or ``facts``.
+        kind: its class: ``numbers`` (the first row stands out), ``numbers columns`` (the first column of numbers does) or
+            ``facts``.
     """
     top = f"<thead><tr>{''.join(f'<th>{escape(cell)}</th>' for cell in head)}</tr></thead>" if head else ""
     lines = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in body)

@@ -9,17 +9,20 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mapsto import disk
 from mapsto.errors import ConfigError, MapstoError, ModelFileError
+from mapsto.tasks.announce import token_counts
 from mapsto.tasks.build import parameters
 from mapsto.tasks.page import page, section, table
 from mapsto.tasks.pictures.example import heads
-from mapsto.tasks.pictures.gallery import Gallery, Picture, gallery
+from mapsto.tasks.pictures.gallery import gallery
+from mapsto.tasks.pictures.picture import Gallery, Picture
 from mapsto.tasks.pictures.text import escape, joined
 from mapsto.tasks.pictures.view import inputs
 from mapsto.tasks.run import Run
-from mapsto.tasks.verdict import Verdict, shown, verdicts, word
+from mapsto.tasks.verdict import Verdict, verdicts, word
 from mapsto.tasks.watch import amount
+from mapsto.tasks.written import alone, units, written
 
-__all__ = ["sources", "targets", "write"]
+__all__ = ["heading", "shape", "sources", "targets", "write", "written_how"]
 
 LIMIT = 1 << 20  # bytes of a file to show
 
@@ -48,7 +51,7 @@ def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, draw
         section("Settings", _settings(run)),
         section("Environment", _environment(run)),
     ]
-    text = page(f"{run.folder.name}: {', '.join(sources(run))} to {', '.join(targets(run))}", parts)
+    text = page(f"{run.folder.name}: {heading(run)}", parts)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         disk.replace(path, text.encode("utf-8", "replace"))  # a link that stands there is not followed
@@ -56,9 +59,34 @@ def write(run: Run, path: Path, result: Mapping[str, Any] | None = None, *, draw
         raise ConfigError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
+def heading(run: Run) -> str:
+    """What is mapped to what, in one phrase."""
+    to = ", ".join(targets(run))
+    return f"{', '.join(sources(run))} to {to}" if run.model.names else f"{to}, continued"
+
+
+def shape(run: Run) -> str:
+    """What the model is made of."""
+    config, output = run.config.model, run.model.output
+    decoder = f"decoder of {_layers(config.decoder or config.depth)}"
+    mixing = f"width {config.dim}, {config.mixing}"
+    if not run.model.names:
+        return f"{decoder}, {mixing}"
+    encoder = f"encoder of {_layers(config.depth)}"
+    if output.causal:
+        return f"{encoder}, {decoder}, {mixing}"
+    return f"{encoder}, {mixing}; {'each item answers' if output.kind == 'items' else f'{config.pool} pooling'}"
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' * (count != 1)}"
+
+
 def sources(run: Run) -> list[str]:
-    """What is mapped from, a phrase an input."""
+    """What is mapped from, a phrase an input; of a language model, what it goes on from."""
     made = []
+    if not run.model.names:
+        return [f"what came before, of the same text (at most {amount(written(run.model).window)} tokens)"]
     for name, part in inputs(run.model).items():
         settings: dict[str, Any] = part.settings()
         if part.kind == "sequence":
@@ -95,28 +123,26 @@ def targets(run: Run) -> list[str]:
     return made
 
 
-def rows(data: Any) -> str:
-    """How many rows are for what."""
-    counts = data.split.counts
-    text = f"{amount(counts['train'])} to train, {amount(counts['val'])} to choose, {amount(counts['test'])} to test"
+def rows(run: Run, data: Any) -> str:
+    """How many rows are for what; of a text that is read whole, how many tokens."""
+    counts, what = data.split.counts, ""
+    if not run.model.names:
+        counts, what = token_counts(data), f" {units(written(run.model).vocabulary)}"
+    uses = {"train": "train", "val": "choose", "test": "test"}
+    text = ", ".join(f"{amount(counts[side])}{what} to {use}" for side, use in uses.items())
     copies = data.split.duplicates
     return text + (f"; {amount(copies)} rows are copies of others" if copies else "")
 
 
 def _map(run: Run, pictures: Gallery) -> str:
-    model = run.config.model
     facts = {
         "From": "; ".join(sources(run)),
         "To": "; ".join(targets(run)),
         "Data": run.config.data.source.removeprefix("demo:") or "rows in memory",
     }
     if pictures.data is not None:
-        facts["Rows"] = rows(pictures.data)
-    facts["Model"] = (
-        f"encoder of {model.depth} layers, width {model.dim}, {model.mixing}; "
-        f"{'each item answers' if run.model.output.kind == 'items' else f'{model.pool} pooling'}; "
-        f"{amount(parameters(run.model))} parameters"
-    )
+        facts["Rows" if run.model.names else "Text"] = rows(run, pictures.data)
+    facts["Model"] = f"{shape(run)}; {amount(parameters(run.model))} parameters"
     return table([], [[key, value] for key, value in facts.items()], kind="facts")
 
 
@@ -128,6 +154,8 @@ class Result(BaseModel):
     metrics: dict[str, float | None]
     intervals: dict[str, tuple[float, float]]
     baselines: dict[str, dict[str, float | None]]
+    signatures: dict[str, str] = {}
+    missing: dict[str, str] = {}
 
 
 def _own(run: Run) -> Mapping[str, Any] | None:
@@ -153,19 +181,39 @@ def _metrics(run: Run, result: Mapping[str, Any] | None, other: bool) -> str:
             parts.append(f"<h3>{escape(verdict.target)}</h3>")
         parts.append(f'<p class="{"warning" if verdict.beaten else "fine"}">{escape(verdict.sentence)}</p>')
         parts.append(_table(verdict))
-    return "".join(parts)
+    notes = " ".join(escape(note) for note in written_how(run, result))
+    return "".join(parts) + (f'<p class="note">{notes}</p>' if notes else "")
 
 
 def _table(verdict: Verdict) -> str:
-    body = []
-    for line in verdict.lines:
-        cells = [line.name]
-        for metric in verdict.metrics:
-            interval = line.intervals.get(metric)
-            span = f" ({shown(interval[0])} to {shown(interval[1])})" if interval else ""
-            cells.append(f"{shown(line.values.get(metric))}{span}")
-        body.append(cells)
-    return table(["", *map(word, verdict.metrics)], body)
+    head, body, rows = verdict.table()
+    return table(head, body, kind="numbers" if rows else "numbers columns")
+
+
+def written_how(run: Run, result: Mapping[str, Any]) -> list[str]:
+    """Sentences on how the metrics of a model that writes are to be read; none for other models."""
+    output = alone(run.model)
+    if output is None:
+        return []
+    told = "NLL, perplexity, token accuracy and bits a character are of each token given the true ones before it"
+    if not run.model.names:
+        notes = [f"{told}, the end of a text among them."]
+    else:
+        beams = run.config.output.beam
+        how = f"beam search with {beams} beams" if beams > 1 else "greedy search"
+        notes = [
+            f"{told}, the end among them; exact match, error rates, BLEU and chrF are of what the model writes by itself "
+            f"({how})."
+        ]
+    words = units(output.vocabulary)
+    if not isinstance(output.vocabulary.decode([]), str):
+        symbols = "Error rates are insertions, deletions and substitutions over true symbols."
+    else:
+        symbols = "The symbol error rate of texts is that of characters."
+    notes += [symbols] if run.model.names else []
+    notes += [f"Perplexities are of {words}: compare them only with models of the same {words}."]
+    notes += [f"{word(name)}: {text}" for name, text in result.get("signatures", {}).items()]
+    return notes + [f"{text.partition('.   ')[0]}." for text in result.get("missing", {}).values()]
 
 
 def _pictures(pictures: Gallery, other: bool) -> str:

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from mapsto import disk
 from mapsto.data.folder import PICTURES
+from mapsto.data.passage import Passages
 from mapsto.data.source import Table
 from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Written
-from mapsto.nn.target import LabelsTarget, LabelTarget, Target, TokenTarget
-from mapsto.tasks.build import load_model, parameters
+from mapsto.nn.target import LabelsTarget, LabelTarget, Target
+from mapsto.tasks.build import load_model
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
 from mapsto.tasks.feed import StoreFeed
@@ -26,15 +27,13 @@ from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.score import Answers, answer
-from mapsto.tasks.verdict import HIGHER, JUDGED
-from mapsto.tasks.watch import amount
 from mapsto.tasks.window import make_feed
 from mapsto.tasks.written import alone, strategy, write, written
 from mapsto.training.parallel import World
 
 FILES = (*PICTURES, *ENDINGS, ".json")
 
-__all__ = ["Run", "describe_map", "load", "result_lines"]
+__all__ = ["Run", "load"]
 
 
 class Run:
@@ -108,7 +107,7 @@ class Run:
             test, groups = self.feed("test"), None if data is None else data.groups
             groups = None if groups is None else groups[test.rows]
         else:
-            table = open_table(source, root=self.config.data.root or None)
+            table = self._other(source)
             skip = self.config.data.skip_bad
             store, numbers, _ = convert(table, self.schema, self.model, targets=True, skip=skip)
             groups = None
@@ -120,6 +119,14 @@ class Run:
         result = judge(self.model, self.config, test, known, found, groups=groups, world=world)
         judged = self.trust(test) if first else []
         return result | ({"attention": [asdict(one) for one in judged]} if judged else {})
+
+    def _other(self, source: Any) -> Table:
+        """Other data to judge by: a text file is one text to a model that was trained on one text."""
+        whole = not self.model.names and self.config.data.split == Passages.split and isinstance(source, str | Path)
+        path = Path(source).expanduser() if whole else Path()
+        if whole and path.is_file() and ".txt" in path.suffixes[-2:]:
+            return Passages.of(path, (0.0, 0.0, 1.0))
+        return open_table(source, root=self.config.data.root or None)
 
     def trust(self, feed: StoreFeed) -> list[Trust]:
         """How far each head's favor attention is to be trusted, on some rows of a feed; empty for other kinds."""
@@ -285,119 +292,3 @@ def told(model: Mapper, found: list[list[Written]]) -> list[dict[str, Any]]:
             row[f"{output.name}.best"] = [{"value": text, "log_probability": log_p} for text, log_p in texts]
         rows.append(row)
     return rows
-
-
-def describe_map(
-    dataset: Dataset,
-    config: Config,
-    model: Mapper,
-    steps: int,
-    train: StoreFeed,
-    where: torch.device,
-    bfloat16: bool,
-    folder: Path,
-) -> list[str]:
-    """The lines printed before training: the data, the map, the split, the machine."""
-    rows = sum(dataset.split.counts.values())
-    name = config.data.source.removeprefix("demo:").rstrip("/").rpartition("/")[2] or "data"
-    columns = "    ".join(
-        _column(dataset, c) for f in [*dataset.schema.inputs, dataset.schema.output] for c, _ in f.columns[:6]
-    )
-    m = config.model
-    sources = " + ".join(_input(part) for part in model.sources.values())
-    heads = ", ".join(_target(n, t) for n, t in model.output.targets.items())
-    what = model.output.kind if model.output.kind == "items" else ""
-    blocks = f"encoder {m.depth} x {m.dim}, {m.mixing}, {'each item' if what else m.pool + ' pooling'}"
-    if alone(model) is not None:
-        decoder = f"decoder {m.decoder or m.depth} x {m.dim}"
-        blocks = f"encoder {m.depth} x {m.dim}, {decoder}, {m.mixing}" if model.names else f"{decoder}, {m.mixing}"
-    counts = dataset.split.counts
-    how = _split(config)
-    copies = f"; {amount(dataset.split.duplicates)} copies kept on one side" if dataset.split.duplicates else ""
-    if dataset.split.crossing:
-        copies = f"; {amount(dataset.split.crossing)} rows of val and test are copies of training rows"
-    left = f"    {dataset.errors.count} rows left out" if dataset.errors.count else ""
-    passes = steps / max(1, len(train.order(0))) * config.train.accumulate
-    number = "bfloat16" if bfloat16 else "float32"
-    return [
-        f"{name:<10}    {amount(rows)} rows    {columns}{left}",
-        f"map           {sources or 'what came before'} -> {what + ': ' if what else ''}{heads}    {blocks}",
-        f"split         train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])} {how}"
-        f"{copies}    seed {config.seed}",
-        f"device        {where}, {torch.get_num_threads()} threads, {number}    {amount(parameters(model))} parameters    "
-        f"{amount(steps)} steps ({passes:.1f} epochs)    {folder}",
-    ]
-
-
-def _split(config: Config) -> str:
-    data = config.data
-    if data.split:
-        return f'by column "{data.split}"'
-    if data.val or data.test:
-        return "by file"
-    if data.folds:
-        return f"fold {data.fold} of {data.folds}"
-    return f'by group "{data.group}"' if data.group else "by hash of the content"
-
-
-def _column(dataset: Dataset, column: str) -> str:
-    s = dataset.summaries.get(column)
-    if s is None:
-        return column
-    if s.distinct <= 10 and s.counts:
-        common = ", ".join(f"{k[:20]} {amount(n)}" for k, n in list(s.counts.items())[:4])
-        return f"{column}: {common}" + (", ..." if s.distinct > 4 else "")
-    if s.lengths is not None:
-        low, middle, high = s.lengths
-        return f"{column}: {amount(low)}-{amount(high)} {s.unit} (median {amount(middle)})"
-    if s.range is not None:
-        return f"{column}: {s.range[0]:g} to {s.range[2]:g}"
-    return f"{column}: {s.distinct} different"
-
-
-def _input(part: Any) -> str:
-    settings = part.settings()
-    if part.kind == "sequence":
-        return f"sequence of {settings['vocabulary'].kind} ({amount(settings['vocabulary'].size)})"
-    if part.kind == "vector":
-        return f"vector of {len(settings['columns'])} columns"
-    if part.kind == "image":
-        return f"image ({settings['stem']} of {settings['patch']})"
-    return f"series of {len(settings['mean'])} channels"
-
-
-def _target(name: str, target: Target) -> str:
-    if isinstance(target, LabelTarget | LabelsTarget):
-        return f"{name} ({'any' if target.kind == 'labels' else 'one'} of {len(target.classes)})"
-    if isinstance(target, TokenTarget):
-        return f"{name} (sequence of {target.vocabulary.kind}, {amount(target.vocabulary.size)})"
-    return f"{name} (number)"
-
-
-def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
-    """The test metrics, and the simple models beside them; says so when one of them does better."""
-    metrics, intervals = result["metrics"], result["intervals"]
-    shown = []
-    for name, value in metrics.items():
-        if value is None:
-            continue
-        form = "{:.4g}" if abs(value) >= 10 else "{:.3f}"
-        span = " ({} to {})".format(*(form.format(end) for end in intervals[name])) if name in intervals else ""
-        shown.append(f"{name} {form.format(value)}{span}")
-    lines = [
-        "test          " + "   ".join(shown[:3]),
-        *(["              " + "   ".join(shown[3:])] if shown[3:] else []),
-    ]
-    for title, values in result["baselines"].items():
-        target, _, plain = title.rpartition(": ")
-        prefix = f"{target}." if target else ""
-        short = next((name for name in JUDGED if f"{prefix}{name}" in metrics and values.get(name) is not None), "")
-        if not short:
-            continue
-        value, own = values[short], metrics[f"{prefix}{short}"]
-        better = own is not None and (value > own if short in HIGHER else value < own)
-        mark = "   ! the simple model does better" if better else ""
-        lines.append(
-            f"{'beside' if title == next(iter(result['baselines'])) else '':<14}{plain or title}: {short} {value:.4g}{mark}"
-        )
-    return lines

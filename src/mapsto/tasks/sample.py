@@ -13,7 +13,9 @@ from rich.text import Text
 from torch import Tensor
 
 from mapsto.errors import ConfigError
+from mapsto.midi import write_midi
 from mapsto.models.search import Sample, Strategy, Written, search
+from mapsto.music import Music
 from mapsto.stream import entropy
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.predict import write_rows
@@ -24,6 +26,7 @@ from mapsto.vocabulary import BEGIN
 __all__ = ["continued", "sample"]
 
 TOKENS = 500  # that a language model writes, unless told otherwise
+SECOND = 400  # tokens of music: more than a second of most music has
 FILES = (".txt", ".jsonl", ".csv", ".parquet")
 
 
@@ -33,6 +36,7 @@ def sample(
     given: str = "",
     count: int = 1,
     tokens: int = 0,
+    seconds: float = 0.0,
     how: Sample | None = None,
     until: Sequence[str] = (),
     out: Path | None = None,
@@ -46,6 +50,7 @@ def sample(
         given: what a map is asked, or what a language model goes on from.
         count: how many to draw.
         tokens: the most that are written; 0: 500 for a language model, else what training rows have.
+        seconds: how long music is to be; 0: as many tokens as there are.
         how: how tokens are drawn.
         until: texts that end a sequence.
         out: ``.txt``, ``.jsonl``, ``.csv`` or ``.parquet``; printed if not given.
@@ -56,12 +61,16 @@ def sample(
         One dict a sequence: its text under the target's name, ``log_probability`` in nats, and ``reason``: what ended
         it (end, limit, stop).
     """
-    if out is not None and out.suffix not in FILES:
-        raise ConfigError(f"--out {out}: {', '.join(FILES)} are written")
     if count < 1 or tokens < 0:
         raise ConfigError(f"{count} sequences of {tokens} tokens: expected 1 or more, of 0 (as usual) or more tokens")
     loaded, how = load(run, device=device), how or Sample()
     output = written(loaded.model)
+    if isinstance(output.vocabulary, Music):
+        return _play(loaded, output.vocabulary, given, count, tokens, seconds, how, out, console)
+    if seconds:
+        raise ConfigError(f"--seconds is for music, and {run} writes {output.vocabulary.kind}.   Say --tokens")
+    if out is not None and out.suffix not in FILES:
+        raise ConfigError(f"--out {out}: {', '.join(FILES)} are written")
     stops = [output.vocabulary.encode(text).tolist() for text in until]
     shown = None
     if console is not None and not console.stderr and out is None and count == 1:
@@ -89,6 +98,46 @@ def sample(
     return rows
 
 
+def _play(
+    run: Run,
+    music: Music,
+    given: str,
+    count: int,
+    tokens: int,
+    seconds: float,
+    how: Sample,
+    out: Path | None,
+    console: Console | None,
+) -> list[dict[str, Any]]:
+    """Music, each piece as a MIDI file: ``new.mid``, or ``new-1.mid``, ``new-2.mid`` and so on."""
+    out = out or Path(f"{run.folder.name}.mid")
+    if out.suffix.lower() not in (".mid", ".midi"):
+        raise ConfigError(f"--out {out}: music is written as .mid")
+    enough = round(seconds * music.grid.rate)
+    lines = continued(
+        run,
+        given,
+        count=count,
+        tokens=tokens or (round(seconds * SECOND) if seconds else 0),
+        how=how,
+        enough=(lambda ids: music.steps(ids) >= enough) if seconds else None,
+    )
+    prompt = [] if run.model.names or not given else music.encode(Path(given)).tolist()
+    rows = []
+    for number, line in enumerate(lines, 1):
+        notes = [note for note in music.decode([*prompt, *line.ids]) if not seconds or note.start < enough]
+        path = out if count == 1 else out.with_name(f"{out.stem}-{number}{out.suffix}")
+        try:
+            write_midi(path, notes, music.grid)
+        except OSError as error:
+            raise ConfigError(f"--out {path}: {error.strerror or error}") from None
+        last = max((note.start + note.length for note in notes), default=0) / music.grid.rate
+        rows.append({"file": str(path), "notes": len(notes), "seconds": last, "log_probability": line.log_probability})
+        if console is not None:
+            console.print(Text(f"{path}: {len(notes)} notes, {last:.1f} s"))
+    return rows
+
+
 def continued(
     run: Run,
     given: str,
@@ -97,6 +146,7 @@ def continued(
     tokens: int = 0,
     how: Strategy,
     stops: Sequence[Sequence[int]] = (),
+    enough: Callable[[list[int]], bool] | None = None,
     watch: Callable[[int, int], None] | None = None,
 ) -> list[Written]:
     """Sequences after a text (of a language model), or of what a map is asked.
@@ -110,6 +160,7 @@ def continued(
         tokens: the most that are written; 0 as for :func:`sample`.
         how: a strategy.
         stops: ids that end a sequence.
+        enough: asked after each window of a language model whether a row is long enough.
         watch: told of every row's tokens as they are written.
     """
     model, output = run.model, written(run.model)
@@ -122,8 +173,9 @@ def continued(
         prompt = torch.full((count, 1), BEGIN, device=run.device)
         found = search(model.write, draft, prompt, strategy=how, limit=limit, stops=stops, watch=watch)
         return [one for (one,) in found]
-    known = torch.tensor([[BEGIN, *output.vocabulary.encode(given).tolist()]] * count, device=run.device)
-    return _long(run, known, tokens or TOKENS, how, stops, watch)
+    prompt = output.vocabulary.encode(given).tolist() if given else []
+    known = torch.tensor([[BEGIN, *prompt]] * count, device=run.device)
+    return _long(run, known, tokens or TOKENS, how, stops, enough or (lambda ids: False), watch)
 
 
 def _long(
@@ -132,6 +184,7 @@ def _long(
     tokens: int,
     how: Strategy,
     stops: Sequence[Sequence[int]],
+    enough: Callable[[list[int]], bool],
     watch: Callable[[int, int], None] | None,
 ) -> list[Written]:
     """Texts of a language model, window after window; all rows that go on are equally long."""
@@ -147,9 +200,9 @@ def _long(
         for row, (one,) in zip(rows, found, strict=True):
             total = lines[row].log_probability + one.log_probability
             lines[row] = Written([*lines[row].ids, *one.ids], total, total, one.reason)
-        going = [i for i, (one,) in enumerate(found) if one.reason == "limit"]
+        going = [i for i, (one,) in enumerate(found) if one.reason == "limit" and not enough(lines[rows[i]].ids)]
         new = torch.tensor([found[i][0].ids for i in going], dtype=known.dtype, device=known.device)
-        known = torch.cat([known[going], new.reshape(len(going), -1)], 1)
+        known = torch.cat([known[going], new.reshape(len(going), limit)], 1)
         rows, done = [rows[i] for i in going], done + limit
     return lines
 

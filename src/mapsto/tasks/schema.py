@@ -10,12 +10,12 @@ from mapsto.data.kind import Summary, infer
 from mapsto.data.source import Chunk, Table
 from mapsto.data.value import missing
 from mapsto.errors import ConfigError, DataError, did_you_mean
-from mapsto.tasks.cell import SOURCES, content_of, convert, even, same_length, times
+from mapsto.tasks.cell import FILES, SOURCES, content_of, convert, even, same_length, times
 from mapsto.tasks.config import DataConfig
 
 __all__ = ["Field", "Row", "Schema", "resolve"]
 
-TARGETS = ("label", "labels", "number", "items", "sequence")
+TARGETS = ("label", "labels", "number", "items", "sequence", "music")
 NOTHING = "nothing"
 USUAL = ("label", "target", "class", "y")
 
@@ -117,9 +117,9 @@ class Schema:
                 for (column, kind), cell in zip(field.columns, value, strict=True):
                     if kind == "number" and cell is not None:
                         even(column, cell, row.number, seen)
-            elif field.kind in ("series", "sequence"):
+            elif field.columns[0][1] in ("series", "sequence"):
                 even(field.name, value[0] if isinstance(value, tuple) else value, row.number, seen)
-        if row.target is not None and self.output.kind == "sequence":
+        if row.target is not None and self.output.columns[0][1] == "sequence":
             even(self.output.name, row.target[0], row.number, seen)
         if row.target is not None and self.output.kind == "vector":
             for (column, kind), cell in zip(self.output.columns, row.target, strict=True):
@@ -131,8 +131,10 @@ class Schema:
         inputs = [self._input(field, cells, table) for field in self.inputs]
         target = None
         if targets:
+            items = self.output.kind == "items"
             target = tuple(
-                convert(cells[c], f"items-{k}" if self.output.kind == "items" else k, c) for c, k in self.output.columns
+                _file(cells[c], c, table) if k in FILES else convert(cells[c], f"items-{k}" if items else k, c)
+                for c, k in self.output.columns
             )
             if self.output.kind == "items":
                 same_length(self.inputs[0].name, self.inputs[0].kind, inputs[0], target[0], self.output.name)
@@ -150,13 +152,8 @@ class Schema:
             return tuple(None if cells[c] is None else convert(cells[c], k, c) for c, k in field.columns)
         ((column, kind),) = field.columns
         cell = cells[column]
-        if kind == "image":
-            if cell is None:
-                raise DataError(f'"{column}" is empty')
-            try:
-                return table.file(cell) if isinstance(cell, str) else cell
-            except DataError as error:
-                raise DataError(f'"{column}": {error}') from None
+        if kind in FILES:
+            return _file(cell, column, table)
         value = convert(cell, kind, column)
         if kind == "series" and self.times:
             stamps = cells[self.times]
@@ -167,6 +164,16 @@ class Schema:
             except DataError as error:
                 raise DataError(f'"{self.times}": {error}') from None
         return value
+
+
+def _file(cell: Any, column: str, table: Table) -> Any:
+    """What a cell holds that may be the path of a file: the path, as far as it may be followed, or the bytes."""
+    if cell is None:
+        raise DataError(f'"{column}" is empty')
+    try:
+        return table.file(cell) if isinstance(cell, str) else cell
+    except DataError as error:
+        raise DataError(f'"{column}": {error}') from None
 
 
 class Errors:
@@ -255,7 +262,7 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
     else:
         taken = special | {c for c, _ in targets}
         sources = [(c, "") for c in table.columns if c not in taken]
-    written = len(targets) == 1 and targets[0][1] in ("", "sequence")
+    written = len(targets) == 1 and targets[0][1] in ("", "sequence", "music")
     if not sources and not (written and set(table.columns) - special == {targets[0][0]}) and not nothing:
         raise ConfigError("no column is left to map from.   Say --from with one or more columns")
     for name, key in ((config.split, "split"), (config.group, "group"), (config.times, "times")):
@@ -290,8 +297,8 @@ def _inputs(
             raise fault(f'{table.name}: "{column}" has no value in any row.   Leave it out of --from')
         if kind in ("number", "label", "vector"):
             cells.append((column, "label" if kind == "label" else "number"))
-        elif kind in kinds.names("inputs"):
-            fields.append(Field(column, kind, [(column, kind)]))
+        elif kind in kinds.names("inputs") or kind == "music":  # music is a sequence of events
+            fields.append(Field(column, "sequence" if kind == "music" else kind, [(column, kind)]))
         else:
             raise ConfigError(
                 f'"{column}" holds {guess.reason}, and kind "{kind}" cannot be mapped from.   '
@@ -306,7 +313,7 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
     columns = []
     for column, given in targets:
         guess = infer(summaries[column], "target")
-        kind = given or ("sequence" if not inputs else guess.kind)
+        kind = given or (guess.kind if inputs or guess.kind == "music" else "sequence")
         summary = summaries[column]
         matching = len(inputs) == 1 and inputs[0].kind in ("sequence", "series") and len(targets) == 1
         longs = summary.lengths is not None and matching and summary.lengths == _lengths(summaries, inputs)
@@ -319,12 +326,12 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
             return Field(column, "items", [(column, inner)])
         if kind == "series":
             kind = "number"
-        if kind == "sequence":
+        if kind in ("sequence", "music"):
             if len(targets) > 1:
                 raise ConfigError(f'"{column}" holds {guess.reason}: a sequence is written alone, with no other target')
-            if summary.form not in ("text", "texts", "number", "numbers"):
+            if kind == "sequence" and summary.form not in ("text", "texts", "number", "numbers"):
                 raise ConfigError(f'"{column}" holds {guess.reason}, which are no texts and no lists of symbols')
-            return Field(column, "sequence", [(column, "sequence")])
+            return Field(column, "sequence", [(column, kind)])
         if kind not in ("label", "labels", "number"):
             raise ConfigError(
                 f'"{column}" holds {guess.reason}, and kind "{kind}" cannot be mapped to.   '

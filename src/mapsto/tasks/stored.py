@@ -176,10 +176,11 @@ class Stored(Strict):
                     raise ValueError(f"{folder}: {field.kind!r:.80} is not one of {', '.join(known)}")
         for field, settings in zip(fields, self.inputs, strict=True):
             read: list[tuple[str, str]] = [(c.name, c.kind) for c in settings.columns]
-            if (read or [(field.columns[0][0], field.kind)]) != field.pairs:
+            alone = sequence(settings) if field.kind == "sequence" else field.kind
+            if (read or [(field.columns[0][0], alone)]) != field.pairs:
                 raise ValueError(f"the settings of input {field.name!r:.80} are of other columns")
         asked = {said.name: said.target} if said.target is not None else said.targets
-        written = [(said.name, answer.kind)] if answer.kind == "sequence" else []
+        written = [(said.name, sequence(said))] if answer.kind == "sequence" else []
         if not fields and not written:
             raise ValueError("no input, and no output that can do without")
         if (written or [(name, target.kind) for name, target in asked.items()]) != answer.pairs:
@@ -189,6 +190,11 @@ class Stored(Strict):
         if not (self.model.dim and self.model.heads):
             raise ValueError("model.dim and model.heads are not settled")
         return self
+
+
+def sequence(settings: Settings) -> str:
+    """The kind of the cells that a sequence is read from, or written to."""
+    return "music" if settings.vocabulary.vocabulary == "music" else "sequence"
 
 
 def read_stored(content: Any) -> Stored:

@@ -20,6 +20,7 @@ from mapsto import disk, document
 from mapsto.errors import ConfigError, DataError, MapstoError
 from mapsto.models.mapper import Mapper
 from mapsto.process import release_memory, set_products
+from mapsto.tasks.announce import describe_map, result_lines
 from mapsto.tasks.build import build, save_model
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, read_config
@@ -31,7 +32,7 @@ from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.judge import judge
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
-from mapsto.tasks.run import Run, describe_map, load, result_lines
+from mapsto.tasks.run import Run, load
 from mapsto.tasks.runfolder import RunFolder, default_name
 from mapsto.tasks.score import Answers, answer, followed, validation
 from mapsto.tasks.transfer import start_from

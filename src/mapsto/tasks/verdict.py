@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HIGHER", "JUDGED", "Line", "Verdict", "shown", "verdicts"]
+__all__ = ["HIGHER", "JUDGED", "Line", "Verdict", "shown", "verdicts", "word"]
 
 HIGHER = ("accuracy", "balanced_accuracy", "exact_match", "f1", "roc_auc", "r2", "token_accuracy", "bleu", "chrf")
 JUDGED = ("accuracy", "rmse", "perplexity", "per")
 """What a simple model is held against: the first of these that both have."""
+
+WIDE = 5
+"""The most metrics that are columns of a table; of more, each is a row."""
 
 WORDS = {
     "accuracy": "accuracy",
@@ -22,6 +25,7 @@ WORDS = {
     "rmse": "root mean square error",
     "r2": "R²",
     "token_accuracy": "token accuracy",
+    "perplexity": "perplexity",
     "bits_per_character": "bits a character",
     "per": "symbol error rate",
     "wer": "word error rate",
@@ -63,6 +67,14 @@ class Verdict:
     sentence: str
     beaten: bool
 
+    def table(self) -> tuple[list[str], list[list[str]], bool]:
+        """Titles of the columns, cells, and whether a row is a model: a metric is one where there are many of them."""
+        cells = [[_cell(line, metric) for metric in self.metrics] for line in self.lines]
+        names, words = [line.name for line in self.lines], [word(metric) for metric in self.metrics]
+        if len(self.metrics) <= WIDE:
+            return ["", *words], [[name, *row] for name, row in zip(names, cells, strict=True)], True
+        return ["", *names], [[title, *row] for title, *row in zip(words, *cells, strict=True)], False
+
 
 def verdicts(result: Mapping[str, Any], targets: Sequence[str]) -> list[Verdict]:
     """One verdict a target, from ``{"metrics", "intervals", "baselines"}``.
@@ -96,18 +108,35 @@ def shown(value: float | None) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.4g}"
 
 
+def _cell(line: Line, metric: str) -> str:
+    interval = line.intervals.get(metric)
+    span = f" ({shown(interval[0])} to {shown(interval[1])})" if interval else ""
+    return f"{shown(line.values.get(metric))}{span}"
+
+
 def word(metric: str) -> str:
     """A metric's name for people."""
     return WORDS.get(metric, metric)
 
 
 def _judge(own: Line, simple: Sequence[Line]) -> tuple[str, bool]:
-    there = [m for m in JUDGED if own.values.get(m) is not None]
-    metric = next((m for m in there if any(line.values.get(m) is not None for line in simple)), "rmse")
-    mine = own.values.get(metric)
-    others = [(line.name, v) for line in simple if (v := line.values.get(metric)) is not None]
-    if mine is None or not others:
+    """One sentence for each metric that some simple model is held against, those it does better at first."""
+    held: dict[str, list[tuple[str, float]]] = {}
+    for line in simple:
+        both = (m for m in JUDGED if own.values.get(m) is not None and line.values.get(m) is not None)
+        if metric := next(both, ""):
+            held.setdefault(metric, []).append((line.name, float(line.values[metric] or 0.0)))
+    if not held:
         return "There is no simple model to compare with.", False
+    found = [_compare(own, metric, held[metric]) for metric in JUDGED if metric in held]
+    if len(found) > 1:
+        prefixes = [f"By {word(metric)}, " for metric in JUDGED if metric in held]
+        found = [(f"{by}{text[0].lower()}{text[1:]}", b) for by, (text, b) in zip(prefixes, found, strict=True)]
+    return " ".join(text for text, _ in sorted(found, key=lambda one: not one[1])), any(beaten for _, beaten in found)
+
+
+def _compare(own: Line, metric: str, others: Sequence[tuple[str, float]]) -> tuple[str, bool]:
+    mine = float(own.values[metric] or 0.0)
     sign = 1 if metric in HIGHER else -1
     name, best = max(others, key=lambda pair: sign * pair[1])
     interval = own.intervals.get(metric)

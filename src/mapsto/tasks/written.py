@@ -18,9 +18,9 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.training.backoff import Unigram, tuned_order
 from mapsto.training.parallel import World
 from mapsto.training.transcript import Transcript, copied, tokens
-from mapsto.vocabulary import BEGIN, END
+from mapsto.vocabulary import BEGIN, END, Vocabulary
 
-__all__ = ["alone", "beside", "strategy", "transcript", "write", "written"]
+__all__ = ["alone", "beside", "strategy", "texts", "transcript", "units", "write", "written"]
 
 Values = dict[str, float | None]
 
@@ -40,6 +40,11 @@ def written(model: Mapper) -> SequenceOutput:
     if output is None:
         raise ConfigError(f"this model answers with {', '.join(model.output.targets)}, and writes no sequences")
     return output
+
+
+def units(vocabulary: Vocabulary) -> str:
+    """What the tokens of a vocabulary are called, many of them."""
+    return "events" if vocabulary.kind == "music" else vocabulary.kind
 
 
 def strategy(config: OutputConfig) -> Strategy:
@@ -69,12 +74,12 @@ def write(
         if number < len(batches):
             found[number] = [[asdict(one) for one in row] for row in answers]
     shared = world.share(json.dumps(found).encode()) if world.size > 1 else [json.dumps(found).encode()]
-    texts: list[list[Written]] = [[] for _ in feed.rows]
+    lines: list[list[Written]] = [[] for _ in feed.rows]
     for part in shared:
         for number, answered in json.loads(part).items():
             for row, ones in zip(batches[int(number)], answered, strict=True):
-                texts[place[int(row)]] = [Written(**{**one, "ids": tuple(one["ids"])}) for one in ones]
-    return texts
+                lines[place[int(row)]] = [Written(**{**one, "ids": tuple(one["ids"])}) for one in ones]
+    return lines
 
 
 def transcript(model: Mapper, feed: StoreFeed, how: Strategy, *, world: World | None = None) -> Transcript:
@@ -93,7 +98,7 @@ def true(output: SequenceOutput, feed: StoreFeed) -> list[Any]:
 def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> dict[str, Values]:
     """Simple writers: what follows how often, whatever the source; and, of texts to texts, the source itself."""
     output = written(model)
-    ids = [_texts(feed) for feed in (train, val, test)]
+    ids = [texts(feed) for feed in (train, val, test)]
     size = output.vocabulary.size
     best = tuned_order(ids[0], ids[1], size)
     result: dict[str, Values] = {}
@@ -106,16 +111,16 @@ def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> 
         result[name] = tokens(nll, None, row, len(told), characters=lengths)
     sources = list(model.sources.items())
     if len(sources) == 1 and isinstance(sources[0][1], SequenceInput):
-        name, part = sources[0]
+        name, vocabulary = sources[0][0], sources[0][1].vocabulary
         asked, size_of = test.take(name, test.rows)["ids"].flat()
-        source = [part.vocabulary.decode(x.tolist()) for x in np.split(asked, np.cumsum(size_of)[:-1])]
+        source = [vocabulary.decode(x.tolist()) for x in np.split(asked, np.cumsum(size_of)[:-1])]
         copy = copied(source, true(output, test))
         if copy is not None:
             result["copy"] = copy()
     return result
 
 
-def _texts(feed: StoreFeed) -> tuple[NDArray, NDArray]:
+def texts(feed: StoreFeed) -> tuple[NDArray, NDArray]:
     """The whole targets of a feed without their ends: ids, and where each text begins."""
     column = feed.columns["target"]["ids"]
     ids, lengths = column.take(feed.texts).flat()

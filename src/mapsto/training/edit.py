@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Edits", "Symbols", "edit_distance", "edit_rate", "edits"]
+__all__ = ["Edits", "Symbols", "edit_distance", "edit_rate", "edits", "unmatched"]
 
 Symbols = Sequence[Hashable] | NDArray
 
@@ -47,19 +47,26 @@ def edits(said: Symbols, true: Symbols) -> Edits:
         >>> edits("sitting", "kitten")
         Edits(substitutions=2, insertions=1, deletions=0)
     """
+    steps = list(_way(_plain(true), _plain(said)))
+    deletions, insertions = (sum(step[side] < 0 for step in steps) for side in (1, 0))
+    return Edits(sum(not same for *_, same in steps) - insertions - deletions, insertions, deletions)
+
+
+def unmatched(said: Symbols, true: Symbols) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which symbols of each one of the shortest ways does not keep: what is wrong in the said, what it lacks of the true.
+
+    Time and memory as of :func:`edits`.
+
+    Example:
+        >>> [mask.tolist() for mask in unmatched("cart", "cat")]
+        [[False, False, True, False], [False, False, False]]
+    """
     a, b = _plain(true), _plain(said)
-    columns = [((1 << len(a)) - 1, 0), *_columns(a, b)]
-    i, j = len(a), len(b)
-    substitutions = insertions = deletions = 0
-    while i and j:
-        if columns[j][0] >> i - 1 & 1:  # D(i, j) = D(i - 1, j) + 1
-            deletions, i = deletions + 1, i - 1
-        elif columns[j - 1][1] >> i - 1 & 1:  # D(i, j) = D(i, j - 1) + 1
-            insertions, j = insertions + 1, j - 1
-        else:
-            substitutions += a[i - 1] != b[j - 1]
-            i, j = i - 1, j - 1
-    return Edits(substitutions, insertions + j, deletions + i)
+    wrong, lacking = np.ones(len(b), np.bool_), np.ones(len(a), np.bool_)
+    for i, j, same in _way(a, b):
+        if same:
+            lacking[i], wrong[j] = False, False
+    return wrong, lacking
 
 
 def edit_rate(said: Sequence[Symbols], true: Sequence[Symbols]) -> float:
@@ -83,6 +90,23 @@ def _plain(row: Symbols) -> Sequence[Hashable]:
     if isinstance(row, str):
         return row
     return row.tolist() if isinstance(row, np.ndarray) else list(row)
+
+
+def _way(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int, bool]]:
+    # one of the shortest ways from a to b, backwards: (place in a, place in b, whether they are the same), a place being
+    # -1 where only the other sequence has a symbol
+    columns = [((1 << len(a)) - 1, 0), *_columns(a, b)]
+    i, j = len(a), len(b)
+    while i or j:
+        if not j or (i and columns[j][0] >> i - 1 & 1):  # D(i, j) = D(i - 1, j) + 1
+            i -= 1
+            yield i, -1, False
+        elif not i or columns[j - 1][1] >> i - 1 & 1:  # D(i, j) = D(i, j - 1) + 1
+            j -= 1
+            yield -1, j, False
+        else:
+            i, j = i - 1, j - 1
+            yield i, j, a[i] == b[j]
 
 
 def _columns(a: Sequence[Hashable], b: Sequence[Hashable]) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mapsto import disk, document
 from mapsto.errors import ModelFileError
 from mapsto.tasks.pictures.style import BLUE, GREEN, GREY, ORANGE, figure, styled
+from mapsto.tasks.verdict import word
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,11 +36,12 @@ def read_history(path: Path) -> list[dict[str, Any]]:
 
 
 @styled
-def curves(history: Sequence[dict[str, Any]]) -> "Figure":
+def curves(history: Sequence[dict[str, Any]], *, each: str = "") -> "Figure":
     """Losses above, then the validation metric, then the learning rate, all against the step.
 
     Args:
         history: the evaluations.
+        each: of what a loss is the mean, such as " a token".
     """
     steps = [record["step"] for record in history]
     metric = next((k for k in history[0] if k.startswith("val_") and k != "val_loss"), "") if history else ""
@@ -50,12 +52,12 @@ def curves(history: Sequence[dict[str, Any]]) -> "Figure":
     _line(losses, steps, [r.get("loss") for r in history], BLUE, "training")
     _line(losses, steps, [r.get("val_loss") for r in history], ORANGE, "validation")
     losses.set_title(_headline(best))
-    losses.set_ylabel("loss (nats)")
+    losses.set_ylabel(f"loss (nats{each})")
     losses.legend(loc="upper right", frameon=True, edgecolor="none", framealpha=1)
     if metric:
         name = metric.removeprefix("val_")
         _line(rows[1], steps, [r.get(metric) for r in history], GREEN, name)
-        rows[1].set_ylabel(f"validation {name}")
+        rows[1].set_ylabel(f"validation {word(name)}")
     _line(rate, steps, [r.get("lr") for r in history], GREY, "learning rate")
     rate.set_ylabel("learning rate")
     rate.set_ylim(bottom=0)

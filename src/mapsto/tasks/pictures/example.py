@@ -7,13 +7,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.models.mapper import Mapper
-from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
+from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.text import joined, number
-from mapsto.tasks.pictures.view import View, inputs, views
+from mapsto.tasks.pictures.view import TokensView, View, inputs, views
 from mapsto.tasks.score import Answers
 
-__all__ = ["Example", "costs", "events", "examples", "heads", "spread"]
+__all__ = ["Example", "Line", "costs", "events", "examples", "heads", "spread"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sequence that belongs to a row: the true target, or what the model writes.
+
+    Attributes:
+        name: what it is.
+        view: its tokens.
+        wrong: (tokens,) which of them are mistaken.
+    """
+
+    name: str
+    view: TokensView
+    wrong: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True)
@@ -23,18 +38,20 @@ class Example:
     Attributes:
         where: the file and the number of the row in it.
         views: by input.
-        truth: what is true.
+        truth: what is true, or what else is to be said of it.
         said: what the model says, with how sure it is; empty if it was not asked.
         right: whether they are the same; None for numbers.
         wrong: (items,) which items were answered wrongly, where every item has an answer.
+        lines: sequences that are true or written.
     """
 
     where: str
     views: dict[str, View]
-    truth: str
+    truth: str = ""
     said: str = ""
     right: bool | None = None
     wrong: NDArray[np.bool_] | None = None
+    lines: tuple[Line, ...] = ()
 
 
 def heads(model: Mapper) -> dict[str, Target]:
@@ -44,7 +61,9 @@ def heads(model: Mapper) -> dict[str, Target]:
 
 
 def spread(head: Target, events: Sequence[NDArray], limit: int) -> NDArray[np.int64]:
-    """Some rows that show the whole range: as many of each label as of any other, or numbers from low to high.
+    """Some rows that show the whole range: as many of each label as of any other; numbers from low to high.
+
+    Of sequences, from short to long.
 
     Args:
         head: of the target.
@@ -56,8 +75,9 @@ def spread(head: Target, events: Sequence[NDArray], limit: int) -> NDArray[np.in
     """
     if not len(events):
         return np.zeros(0, np.int64)
-    if isinstance(head, NumberTarget):
-        order = np.argsort([float(np.mean(e)) for e in events], kind="stable")
+    if isinstance(head, NumberTarget | TokenTarget):
+        size = len if isinstance(head, TokenTarget) else np.mean
+        order = np.argsort([float(size(e)) for e in events], kind="stable")
         return _evenly(order, limit)
     first = np.array([_first_label(head, e) for e in events])
     labels = np.unique(first)
@@ -117,11 +137,14 @@ def examples(
 def events(feed: StoreFeed, rows: NDArray[np.int64]) -> list[NDArray]:
     """The true events of the first target, by row."""
     columns = feed.take("target", rows)
-    column = columns["values"] if feed.model.output.kind == "items" else columns[next(iter(heads(feed.model)))]
+    names = {"items": "values", "sequence": "ids"}
+    column = columns[names.get(feed.model.output.kind, next(iter(heads(feed.model))))]
     return [np.asarray(column.column[row]) for row in rows]
 
 
 def _truths(feed: StoreFeed, row: int) -> str:
+    if feed.model.output.causal:
+        return ""  # a line of its own, token by token
     columns = feed.take("target", np.array([row]))
     parts = []
     for name, head in heads(feed.model).items():

@@ -1,10 +1,6 @@
 """All pictures of a run, with their captions, and what could not be made."""
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,62 +8,23 @@ from mapsto.errors import DataError, MapstoError
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
 from mapsto.tasks.dataset import Dataset, Measured, Parts, fingerprint
 from mapsto.tasks.honesty import MEASURED, PREDICTED
-from mapsto.tasks.pictures import span
+from mapsto.tasks.pictures import language, writing
 from mapsto.tasks.pictures.attention import attended
 from mapsto.tasks.pictures.classes import confusions, label_bars
 from mapsto.tasks.pictures.curves import curves, read_history
 from mapsto.tasks.pictures.example import Example, costs, events, examples, heads, spread
 from mapsto.tasks.pictures.honesty import trusted
 from mapsto.tasks.pictures.numbers import predictions
-from mapsto.tasks.pictures.panel import note
-from mapsto.tasks.pictures.sheet import sheet
-from mapsto.tasks.pictures.style import png
+from mapsto.tasks.pictures.picture import Gallery, Picture
 from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView, inputs
 from mapsto.tasks.run import Run
 from mapsto.tasks.score import Answers, answer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from mapsto.tasks.written import alone
 
 __all__ = ["Gallery", "Picture", "gallery"]
 
 ROWS = {TokensView: (16, 8), ImageView: (30, 15), SeriesView: (8, 8), VectorView: (6, 9)}
 """By kind of the first input: how many examples of the data, and how many of attention and of mistakes."""
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One picture.
-
-    Attributes:
-        name: of its file, without ending.
-        title: what is to be seen.
-        caption: how to read it.
-        figure: the matplotlib Figure.
-        page: the same for an HTML page, where that shows it better; empty otherwise.
-        whole: whether ``page`` stands for all of the figure.
-    """
-
-    name: str
-    title: str
-    caption: str
-    figure: "Figure"
-    page: str = ""
-    whole: bool = False
-
-    @cached_property
-    def file(self) -> bytes:
-        """The figure as a PNG file."""
-        return png(self.figure)
-
-
-@dataclass
-class Gallery:
-    """Pictures, and what was left out and why."""
-
-    pictures: list[Picture] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-    data: Dataset | None = None
 
 
 def gallery(run: Run) -> Gallery:
@@ -89,6 +46,9 @@ def gallery(run: Run) -> Gallery:
         _received(run, made)
         return made
     found = answer(run.model, test)
+    if alone(run.model) is not None:
+        _sequences(run, made, found)
+        return made
     for name, head in heads(run.model).items():
         _answers(run, made, found, name, head)
     _received(run, made)
@@ -96,6 +56,31 @@ def gallery(run: Run) -> Gallery:
     _attention(run, made, found)
     _trusted(run, made)
     return made
+
+
+def _sequences(run: Run, made: Gallery, found: Answers) -> None:
+    """The pictures of a model that writes."""
+    if not run.model.names:
+        language.surprised(run, made, found)
+        language.sampled(run, made)
+        writing.along(run, made, found, beside=_beside(run))
+        language.windows(run, made)
+        language.surprising(run, made, found)
+    else:
+        writing.along(run, made, found)
+        writing.received(run, made)
+        writing.mistaken(run, made, found)
+        writing.looked(run, made)
+    _trusted(run, made)
+
+
+def _beside(run: Run) -> dict[str, float]:
+    """Nats a token of the simple models that training was judged beside."""
+    try:
+        simple = run.result["baselines"]
+        return {name: float(values["nll"]) for name, values in simple.items() if values.get("nll") is not None}
+    except (MapstoError, LookupError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _data(run: Run) -> Dataset:
@@ -120,7 +105,14 @@ def _curves(run: Run, made: Gallery) -> None:
         "mean since the evaluation before, with dropout and with the weights as they move; the validation loss is "
         "measured without dropout and with averaged weights, so it may lie below."
     )
-    made.pictures.append(Picture("curves", "How training went", caption, curves(history)))
+    each = ""
+    if alone(run.model) is not None:
+        each = " a token"
+        _, _, rest = caption.partition(". ")
+        caption = f"Negative log-likelihood, in nats a token, each row's end among them. {rest}"
+        if run.config.train.smoothing:
+            caption += " The training loss is that of smoothed targets (train.smoothing), which is higher."
+    made.pictures.append(Picture("curves", "How training went", caption, curves(history, each=each)))
 
 
 def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -> None:
@@ -152,13 +144,16 @@ def _answers(run: Run, made: Gallery, found: Answers, name: str, head: Target) -
 
 def _received(run: Run, made: Gallery) -> None:
     assert made.data is not None
+    if alone(run.model) is not None:
+        (writing.received if run.model.names else language.windows)(run, made)
+        return
     train = run.feed("train")
     head = next(iter(heads(run.model).values()))
     classes = len(head.classes) if isinstance(head, LabelTarget) else 0
     picked = spread(head, events(train, train.rows[:50_000]), max(_limits(run)[0], min(30, classes)))
     shown = examples(train, picked, made.data.places)
     title = "Training rows as the model receives them"
-    _sheet(made, "received", title, _how(shown), shown, lambda: sheet(shown, title), span.rows(shown))
+    made.sheet("received", title, _how(shown), shown)
 
 
 def _mistakes(run: Run, made: Gallery, found: Answers) -> None:
@@ -174,7 +169,7 @@ def _mistakes(run: Run, made: Gallery, found: Answers) -> None:
     )
     if run.model.output.kind == "items":
         caption += " Items answered wrongly are underlined; the likelihood is the mean over a row's items."
-    _sheet(made, "mistakes", title, caption, shown, lambda: sheet(shown, title), span.rows(shown))
+    made.sheet("mistakes", title, caption, shown)
 
 
 def _attention(run: Run, made: Gallery, found: Answers) -> None:
@@ -192,15 +187,7 @@ def _attention(run: Run, made: Gallery, found: Answers) -> None:
         f"Shown is {seen.source}. A weight of 1 is the even share, what every item would get if all got the same. "
         "It says where this layer looked, not why the answer was given."
     )
-    _sheet(
-        made,
-        "attention",
-        title,
-        caption,
-        shown,
-        lambda: sheet(shown, title, weights=seen.weights),
-        span.rows(shown, weights=seen.weights),
-    )
+    made.sheet("attention", title, caption, shown, weights=seen.weights)
 
 
 def _trusted(run: Run, made: Gallery) -> None:
@@ -212,18 +199,6 @@ def _trusted(run: Run, made: Gallery) -> None:
             f"median over pairs (below {PREDICTED:g})."
         )
         made.pictures.append(Picture("trust", "How far favor attention is to be trusted", caption, trusted(found)))
-
-
-def _sheet(
-    made: Gallery, name: str, title: str, caption: str, shown: list[Example], draw: "Callable[[], Figure]", page: str
-) -> None:
-    if not shown:
-        made.left_out.append(f"{title}: there are no such rows")
-        return
-    views = list(shown[0].views.values())
-    notes = [f"{n[0].upper()}{n[1:]}." for v in views if (n := note(v))]
-    whole = bool(page) and all(isinstance(v, TokensView) for v in views)
-    made.pictures.append(Picture(name, title, " ".join([caption, *notes]), draw(), page, whole))
 
 
 def _limits(run: Run) -> tuple[int, int]:

@@ -125,7 +125,7 @@ def _tokens(axes: Any, view: TokensView, width: float, weights: NDArray | None, 
             color = to_rgb(ORANGE) if unknown else to_rgb("#dfe5ea" if i % 2 else "#eef1f4")
         boxes.append(Rectangle((at + 0.04, line + 0.06), size - 0.08, 0.88))
         colors.append(color)
-        text = "?" if unknown else view.tokens[i]
+        text = "?" if unknown else view.tokens[i].replace("\n", "↵")
         dark = INK if sum(color) > 1.5 else "white"
         if text.strip():
             axes.text(

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.tasks.pictures.example import Example
-from mapsto.tasks.pictures.panel import draw, height, length, margins
+from mapsto.tasks.pictures.layout import GAP, Cell, Frame
+from mapsto.tasks.pictures.panel import draw, margins
 from mapsto.tasks.pictures.style import GREY, INK, ORANGE, WIDTH, blank, fade, figure, plain, styled
 from mapsto.tasks.pictures.text import columns
-from mapsto.tasks.pictures.view import ImageView, SeriesView, TokensView, VectorView
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,25 +19,24 @@ if TYPE_CHECKING:
 __all__ = ["sheet", "top_weight"]
 
 EDGE = 0.15
-GAP = 0.22
 TITLE = 0.16
 LETTER = 0.054
-
-ACROSS: dict[type, int] = {TokensView: 1, ImageView: 5, SeriesView: 2, VectorView: 3}
-SHARES: dict[type, float] = {TokensView: 3.0, ImageView: 1.2, SeriesView: 2.4, VectorView: 2.4}
 
 
 @dataclass
 class Place:
     """Where an example stands: inches from the left and from the top."""
 
-    example: Example
-    index: int
     left: float
-    widths: list[float]
     lines: list[tuple[str, str]]
+    cells: list[Cell]
+    weights: Mapping[str, NDArray] | None
     top: float = 0.0
-    tall: float = 0.0
+
+    @property
+    def tall(self) -> float:
+        """Inches of its cells."""
+        return max(cell.top + cell.tall for cell in self.cells)
 
 
 def top_weight(weights: Sequence[Mapping[str, NDArray]]) -> float:
@@ -55,34 +54,30 @@ def sheet(shown: Sequence[Example], title: str, *, weights: Sequence[Mapping[str
         title: what is to be seen.
         weights: for each example and input, one number an item, in even shares; None shows the data alone.
     """
-    names = list(shown[0].views)
-    full = WIDTH - 2 * EDGE
-    across = ACROSS[type(shown[0].views[names[0]])] if len(names) == 1 else 1
-    if across == 5 and not shown[0].said:
-        across = 6  # shorter titles
-    if across == 1 and len(names) == 1 and len(shown) > 6:  # short sequences stand side by side
-        longest = max(length(v) for e in shown for v in e.views.values() if isinstance(v, TokensView))
-        across = 2 if longest <= 1.7 * (full - GAP) / 2 else 1
-    one = (full - GAP * (across - 1)) / across
-    shares = np.array([SHARES[type(v)] for v in shown[0].views.values()])
-    widths = [one] if len(names) == 1 else ((full - GAP * (len(names) - 1)) * shares / shares.sum()).tolist()
+    frame = Frame.of(shown, WIDTH - 2 * EDGE, weighed=weights is not None)
+    across = frame.across
     places = [
-        Place(e, i, EDGE + (i % across) * (one + GAP), widths, _titles(e, one, across)) for i, e in enumerate(shown)
+        Place(
+            EDGE + (i % across) * (frame.width + GAP),
+            _titles(e, frame.width, across),
+            frame.cells(e),
+            None if weights is None else weights[i],
+        )
+        for i, e in enumerate(shown)
     ]
-    first = 0.42 + 0.2 * (weights is not None) + 0.24 * (len(names) > 1)
-    total = _arrange(places, across, weighed=weights is not None, first=first)
+    titled = [cell for cell in places[0].cells if cell.name and not cell.label] if len(places[0].cells) > 1 else []
+    first = 0.42 + 0.2 * (weights is not None) + 0.24 * bool(titled)
+    total = _arrange(places, across, first=first)
     drawn = figure(total, constrained=False)
     drawn.text(EDGE / WIDTH, 1 - 0.12 / total, plain(title), fontsize=10, va="top", weight="bold")
     top = 3.0 if weights is None else top_weight(weights)
     if weights is not None:
         _legend(drawn, top, total)
-    if len(names) > 1:
-        left = EDGE
-        for name, width in zip(names, widths, strict=True):
-            drawn.text(left / WIDTH, 1 - (first - 0.12) / total, plain(name, 30), fontsize=8.5, color=GREY, va="center")
-            left += width + GAP
+    for cell in titled:
+        y = 1 - (first - 0.12) / total
+        drawn.text((EDGE + cell.left) / WIDTH, y, plain(cell.name, 30), fontsize=8.5, color=GREY, va="center")
     for place in places:
-        _put(drawn, place, total, None if weights is None else weights[place.index], top)
+        _put(drawn, place, total, top)
     return drawn
 
 
@@ -102,38 +97,34 @@ def _fit(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 1] + "…"
 
 
-def _arrange(places: Sequence[Place], across: int, *, weighed: bool, first: float) -> float:
-    """Set the top and height of every place; gives the picture's height."""
+def _arrange(places: Sequence[Place], across: int, *, first: float) -> float:
+    """Set the top of every place; gives the picture's height."""
     at = first
     for start in range(0, len(places), across):
         row = places[start : start + across]
         heading = TITLE * max(len(p.lines) for p in row) + 0.06
         for place in row:
-            views = place.example.views.values()
-            place.tall = max(height(v, w, weighed=weighed) for v, w in zip(views, place.widths, strict=True))
             place.top = at + heading
         at += heading + max(p.tall for p in row) + 0.14
     return at + 0.02
 
 
-def _put(drawn: Any, place: Place, total: float, weights: Mapping[str, NDArray] | None, top: float) -> None:
+def _put(drawn: Any, place: Place, total: float, top: float) -> None:
     for i, (text, color) in enumerate(reversed(place.lines)):
         y = 1 - (place.top - 0.05 - TITLE * i) / total
         drawn.text(place.left / WIDTH, y, plain(text), fontsize=8, color=color, va="bottom")
-    left = place.left
-    for (name, view), width in zip(place.example.views.items(), place.widths, strict=True):
-        before, after, below = margins(view)
-        tall = height(view, width, weighed=weights is not None)
-        box = (
-            (left + before) / WIDTH,
-            1 - (place.top + tall - below) / total,
-            (width - before - after) / WIDTH,
-            (tall - below) / total,
-        )
-        axes = drawn.add_axes(box)
-        own = None if weights is None else weights[name]
-        draw(axes, view, width - before - after, weights=own, top=top, wrong=place.example.wrong)
-        left += width + GAP
+    for cell in place.cells:
+        before, after, below = margins(cell.view)
+        left, foot = place.left + cell.left, place.top + cell.top + cell.tall
+        width = cell.width - before - after
+        box = ((left + before) / WIDTH, 1 - (foot - below) / total, width / WIDTH, (cell.tall - below) / total)
+        own = None if place.weights is None or not cell.name else place.weights[cell.name]
+        draw(drawn.add_axes(box), cell.view, width, weights=own, top=top, wrong=cell.wrong)
+        if cell.label:
+            y = 1 - (place.top + cell.top + 0.11) / total
+            drawn.text(
+                (left - 0.08) / WIDTH, y, plain(cell.label, 14), fontsize=7.5, color=GREY, va="center", ha="right"
+            )
 
 
 def _legend(drawn: Any, top: float, total: float) -> None:

@@ -29,9 +29,10 @@ def rows(shown: Sequence[Example], *, weights: Sequence[Mapping[str, Any]] | Non
             for name, view in example.views.items()
             if isinstance(view, TokensView)
         ]
-        if texts:
-            many = len(example.views) > 1
+        if texts or example.lines:
+            many = len(example.views) > 1 or bool(example.lines)
             lines = "".join(_line(name if many else "", view, w, top, example.wrong) for name, view, w in texts)
+            lines += "".join(_line(line.name, line.view, None, top, line.wrong) for line in example.lines)
             found.append(f'<div class="row">{_heading(example)}{lines}</div>')
     if found and weights is not None:
         found.insert(0, f'<p class="note">Shade: weight from 0 to {top:.1f} times the even share.</p>')
@@ -42,7 +43,8 @@ def _heading(example: Example) -> str:
     wrong = ' class="wrong"' if example.right is False else ""
     said = f" <span{wrong}>said: {escape(example.said)}</span>" if example.said else ""
     truth = f"true: {escape(example.truth)}" if example.said else escape(example.truth)
-    return f'<p class="head"><b>{truth}</b>{said} <span class="where">{escape(example.where)}</span></p>'
+    known = f"<b>{truth}</b>{said} " if truth else ""
+    return f'<p class="head">{known}<span class="where">{escape(example.where)}</span></p>'
 
 
 def _line(name: str, view: TokensView, weights: Any, top: float, wrong: Any) -> str:

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mapsto.models.mapper import Mapper
 from mapsto.ragged import Rows
 from mapsto.tasks.pictures.text import number
-from mapsto.vocabulary import UNKNOWN
+from mapsto.vocabulary import BEGIN, END, UNKNOWN, Vocabulary
 
-__all__ = ["ImageView", "SeriesView", "TokensView", "VectorView", "View", "inputs", "views"]
+__all__ = ["ImageView", "SeriesView", "TokensView", "VectorView", "View", "inputs", "told", "views"]
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,19 @@ def views(part: Any, columns: Mapping[str, Rows]) -> list[View]:
     """
     make = {"sequence": _tokens, "image": _images, "series": _series, "vector": _vectors}.get(part.kind, _names)
     return make(part, columns)
+
+
+def told(vocabulary: Vocabulary, ids: ArrayLike, *, full: bool = False) -> TokensView:
+    """A sequence that is written: its tokens, without the marks of its begin and end.
+
+    Args:
+        vocabulary: of the output.
+        ids: its tokens.
+        full: whether it was cut.
+    """
+    array = np.asarray(ids, np.int64).reshape(-1)
+    shown = array[(array != BEGIN) & (array != END)]
+    return TokensView(vocabulary.names(shown.tolist()), shown == UNKNOWN, full)
 
 
 def _names(part: Any, columns: Mapping[str, Rows]) -> list[View]:
