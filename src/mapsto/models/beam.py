@@ -62,8 +62,7 @@ class Beam(Strategy):
             raise ConfigError("beam search: lines change until the end, so none can be watched. Leave `watch` out")
         if self.width == 1:
             return Greedy(self.penalty).write(writer, prompt, rules, best=best, watch=watch)
-        each = enumerate(zip(prompt.rows, prompt.limits, strict=True))
-        fans = [_Fan(self, rules, limit, best, number, row) for row, (number, limit) in each]
+        fans = [_Fan(self, rules, prompt, best, row) for row in range(len(prompt.rows))]
         running, logits, draft = list(fans), prompt.logits, prompt.draft
         while running:
             for fan, step in zip(running, self._rank(running, log_p(logits, rules), rules), strict=True):
@@ -121,8 +120,9 @@ class _Step:
 class _Fan:
     """The lines of one row of the prompt."""
 
-    def __init__(self, search: Beam, rules: Rules, limit: int, best: int, number: int, row: int):
-        self.search, self.rules, self.limit, self.best, self.number = search, rules, limit, best, number
+    def __init__(self, search: Beam, rules: Rules, prompt: Prompt, best: int, row: int):
+        self.search, self.rules, self.best = search, rules, best
+        self.limit, self.number, self.begun = prompt.limits[row], prompt.rows[row], prompt.begun[row]
         self.beam = [_Line((), 0.0, row)]
         self.greedy: _Line | None = self.beam[0]
         self.kept: list[tuple[float, tuple[int, ...], Written]] = []
@@ -138,7 +138,7 @@ class _Fan:
             if total == -math.inf or (rank >= width and len(running) == width):
                 break
             line = self.beam[int(slot)].then(int(token), total)
-            if (reason := self.rules.reason(line.ids, self.limit)) is None:
+            if (reason := self.rules.reason(line.ids, self.limit, self.begun)) is None:
                 running.append(line)
             elif rank < width:
                 self._keep(line, reason)
@@ -164,7 +164,7 @@ class _Fan:
         """The line if it goes on."""
         if not math.isfinite(line.total):
             return None
-        if (reason := self.rules.reason(line.ids, self.limit)) is not None:
+        if (reason := self.rules.reason(line.ids, self.limit, self.begun)) is not None:
             self._keep(line, reason)
             return None
         return line

@@ -69,7 +69,8 @@ class Rules:
     Attributes:
         ends: tokens that end a line.
         banned: tokens that are never written.
-        stops: sequences of tokens that end a line once written; what stands in the prompt does not count.
+        stops: sequences of tokens that end a line once written; what stands in the prompt does not count, but for what
+            a line has ``begun`` with.
     """
 
     ends: frozenset[int]
@@ -100,11 +101,18 @@ class Rules:
         """Tokens that may be the last of a line."""
         return set(self.ends) | {stop[-1] for stop in self.stops}
 
-    def reason(self, written: Sequence[int], limit: int) -> Reason | None:
-        """Why a line ends with its last token, the end token included; None if it goes on."""
+    def reason(self, written: Sequence[int], limit: int, begun: Sequence[int] = ()) -> Reason | None:
+        """Why a line ends with its last token, the end token included; None if it goes on.
+
+        Args:
+            written: since the prompt.
+            limit: how many there may be.
+            begun: what a stop sequence may begin in: the end of the prompt that was written before.
+        """
         if written[-1] in self.ends:
             return "end"
-        if any(tuple(written[-len(stop) :]) == stop for stop in self.stops):
+        text = (*begun, *written) if self.stops and begun else written
+        if any(tuple(text[-len(stop) :]) == stop for stop in self.stops):
             return "stop"
         return "limit" if len(written) >= limit else None
 
@@ -120,6 +128,7 @@ class Prompt:
         valid: which of them exist.
         limits: how many tokens each row may write, the end token included.
         rows: each row's own number, which its draws depend on.
+        begun: of each row, the last tokens of the prompt that count as written, for stop sequences.
         device: of tokens and drafts.
     """
 
@@ -129,6 +138,7 @@ class Prompt:
     valid: Bool[Tensor, "R T"]
     limits: list[int]
     rows: list[int]
+    begun: list[tuple[int, ...]]
     device: torch.device
 
     def repeat(self, times: int) -> "Prompt":
@@ -144,6 +154,7 @@ class Prompt:
             valid=self.valid.repeat_interleave(times, 0),
             limits=[n for n in self.limits for _ in range(times)],
             rows=[n for n in self.rows for _ in range(times)],
+            begun=[n for n in self.begun for _ in range(times)],
         )
 
 
@@ -213,7 +224,7 @@ class Lines:
             check_finite(gains[i], self.prompt.rows[line], len(self._ids[line]))
             self._ids[line].append(token)
             self._sums[line] += gains[i]
-            self._reasons[line] = self.rules.reason(self._ids[line], self.prompt.limits[line])
+            self._reasons[line] = self.rules.reason(self._ids[line], self.prompt.limits[line], self.prompt.begun[line])
             if self.watch is not None:
                 self.watch(self.prompt.rows[line], token)
 

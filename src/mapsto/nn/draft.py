@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mapsto.collection import Collection
+from mapsto.functional.cache import longest
 from mapsto.functional.state import State
 
 __all__ = ["Draft"]
@@ -48,13 +49,17 @@ class Draft:
         )
 
     def extended(self, x: Collection, valid: Bool[Tensor, "R T"] | None) -> "Draft":
-        """With T more items in each row, those that are valid; states are still the old ones. Writes to places."""
+        """With T more items in each row, those that are valid; states are still the old ones. Writes to places.
+
+        Raises:
+            ConfigError: places are kept, and a row would have more than there is room for.
+        """
         count = x.items.shape[1]
         even = self.even and valid is None
         length = self.length + (count if valid is None else valid.sum(1))
         filled = self.filled + count
         if self.places is not None and x.places is not None:
-            filled = min(filled, self.places.shape[1] - 1)
+            filled = longest(self.length, length, filled, self.places.shape[1] - 1)
             rank = self.length[:, None] + torch.arange(count, device=self.length.device)
             if valid is not None:  # the last place takes what does not exist, and is never read
                 rank = rank.masked_fill(~valid, self.places.shape[1] - 1)

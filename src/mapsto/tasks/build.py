@@ -167,7 +167,10 @@ def _position(found: list[str], config: ModelConfig, limits: list[int]) -> Posit
     if name != "learned":
         return _distance(name, found, config, limits)
     if len(found) != 1 or not limits[0]:
-        raise ConfigError("model.position=learned needs one sequence or series with an input.limit")
+        raise ConfigError(
+            "model.position=learned needs one sequence or series with a limit.   Give input.limit, and output.limit where "
+            "texts are written"
+        )
     return Learned(config.dim, limits[0])
 
 
