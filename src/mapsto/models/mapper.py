@@ -133,10 +133,19 @@ class Mapper(nn.Module):
             last = answers[torch.arange(len(answers), device=answers.device), valid.sum(1) - 1][:, None]
         return wide(self.output.step(last, draft.product)), answers, draft
 
+    def say(self, answers: Float[Tensor, "B L D"], batch: Batch) -> Theta:
+        """θ of the answers, in units of all rows where an output speaks in those of a row's source."""
+        theta: Theta = self.output(answers)
+        if self.output.source >= 0:
+            name = self.names[self.output.source]
+            frame = self.sources[name].frame(batch[name], self.output.past)
+            assert frame is not None, "an input that has no frame"
+            theta = self.output.relate(theta, frame)
+        return theta
+
     def forward(self, batch: Batch) -> Theta:
         """θ of every query."""
-        theta: Theta = self.output(self.answers(batch)[0])
-        return theta
+        return self.say(self.answers(batch)[0], batch)
 
     def loss(self, batch: Batch) -> Loss:
         """The output's loss of a batch that holds its target."""

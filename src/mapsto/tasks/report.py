@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mapsto import disk
 from mapsto.errors import ConfigError, MapstoError, ModelFileError
+from mapsto.nn.step import StepTarget
 from mapsto.tasks.announce import token_counts
 from mapsto.tasks.build import parameters
 from mapsto.tasks.page import page, section, table
@@ -73,7 +74,7 @@ def shape(run: Run) -> str:
     if not run.model.names:
         return f"{decoder}, {mixing}"
     encoder = f"encoder of {_layers(config.depth)}"
-    if output.causal:
+    if output.causal or output.kind == "series":
         return f"{encoder}, {decoder}, {mixing}"
     return f"{encoder}, {mixing}; {'each item answers' if output.kind == 'items' else f'{config.pool} pooling'}"
 
@@ -117,6 +118,9 @@ def targets(run: Run) -> list[str]:
         elif "vocabulary" in settings:
             vocabulary = settings["vocabulary"]
             made.append(f"{name} (a sequence of {vocabulary.kind}, {amount(vocabulary.size)} in the vocabulary)")
+        elif isinstance(head, StepTarget):
+            count, horizon = head.channels, getattr(run.model.output, "horizon", 0)
+            made.append(f"{name} ({horizon} steps of a series of {count} channel{'s' * (count > 1)})")
         else:
             count = len(settings["mean"])
             made.append(f"{name} ({'a number' if count == 1 else f'{count} numbers'}{each})")
