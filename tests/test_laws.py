@@ -70,6 +70,11 @@ INPUTS = {
             {"mean": [0.0, 1.0], "scale": [1.0, 2.0], "gap": 0.5, "patch": 2},
             [(x, np.arange(len(x)) * 0.4) for x in series(5, 9, 2)],
         ),
+        ({"mean": [0.0, 1.0], "scale": [1.0, 2.0], "relative": True, "limit": 12}, series(5, 9, 1)),
+        (
+            {"mean": [0.0, 1.0], "scale": [1.0, 2.0], "gap": 0.5, "patch": 2, "relative": True},
+            [(x, np.arange(len(x)) * 0.4) for x in series(5, 9, 2)],
+        ),
     ],
     "vector": [
         ({"columns": COLUMNS}, [([1.0, 2.0], "red", 3.0), (None, None, 0.5), ([0.0, 1.0], "green", None)]),
@@ -108,8 +113,14 @@ OUTPUTS = {
         ),
     ],
 }
+STEPS = {"mean": [0.0, 1.0], "scale": [1.0, 2.0]}
+OUTPUTS["series"] = [
+    ({"name": "next", "horizon": 4, **STEPS, "noise": noise}, [(x,) for x in series(4, 3, 6)])
+    for noise in ("gaussian", "student")
+]
 LIKELIHOODS = {
     "gaussian": [{"dims": 1}, {"dims": 2}, {"dims": 1, "sigma": "datum"}],
+    "student": [{"dims": 1}, {"dims": 2}],
     "bernoulli": [{"dims": 3}],
     "categorical": [{"classes": 4}],
 }
@@ -304,6 +315,23 @@ def test_models_of_two_inputs_keep_the_laws(second):
 def test_a_model_with_a_decoder_keeps_the_laws():
     reader = Decoder(DIM, 1, 2, hidden=12, dropout=0.2)
     model, batch = make({"x": ("sequence", 0)}, "vector", reader, position=Sinusoidal(DIM), activation="silu")
+    require(check_model(model, batch, laws="PBSMKDR"))
+
+
+@pytest.mark.parametrize("which", range(4))
+@pytest.mark.parametrize("noise", ["gaussian", "student"])
+def test_a_model_that_forecasts_keeps_the_laws(which, noise):
+    made, values = INPUTS["series"][which]
+    part = kinds.find("inputs", "series")(DIM, **made)
+    given = {"name": "next", "horizon": 4, **STEPS, "noise": noise, "source": 0, "past": 6}
+    out = kinds.find("outputs", "series")(DIM, **given)
+    batch = {"x": gather(part, values), "target": gather(out, [(x,) for x in series(4, 3, 6)])}
+    encoder = Encoder(DIM, 1, 2, position=Sinusoidal(DIM), hidden=12, dropout=0.2)
+    reader = Decoder(DIM, 1, 2, position=Sinusoidal(DIM), hidden=12, dropout=0.2)
+    model = Mapper({"x": part}, encoder, reader, out, masking=0.1)
+    initialise(model, 0)
+    with torch.no_grad():
+        out.linear.copy_(torch.randn(4, 6, generator=stream(0, "test")))
     require(check_model(model, batch, laws="PBSMKDR"))
 
 

@@ -101,8 +101,8 @@ class Cache(State):
         length = self.length + (places if valid is None else valid.sum(1))
         filled = longest(self.length, length, self.filled + places, self.capacity)
         if even:
-            self.keys[:, :, self.filled : filled] = k.to(self.keys.dtype)
-            self.values[:, :, self.filled : filled] = v.to(self.values.dtype)
+            self.keys.narrow(2, self.filled, places).copy_(k)
+            self.values.narrow(2, self.filled, places).copy_(v)
         else:
             target = self.length[:, None] + torch.arange(places, device=k.device)
             if valid is not None:

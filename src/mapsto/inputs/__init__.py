@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 from mapsto.collection import Collection
+from mapsto.nn.channel import Frame
 from mapsto.ragged import Ragged, Rows
 
 __all__ = ["Input"]
@@ -52,6 +53,10 @@ class Input(nn.Module, ABC):
     @abstractmethod
     def forward(self, batch: Mapping[str, Tensor]) -> Collection:
         """The items and where they are."""
+
+    def frame(self, batch: Mapping[str, Tensor], past: int = 0) -> Frame | None:
+        """Where the numbers of each row end, how far they spread, and the last ``past`` of them; None if there are none."""
+        return None
 
     @abstractmethod
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:

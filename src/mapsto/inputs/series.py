@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from mapsto.collection import Collection
 from mapsto.errors import DataError
 from mapsto.inputs import Input
+from mapsto.likelihoods import wide
+from mapsto.nn.channel import Frame, Moments, ending, samples
 from mapsto.ragged import Ragged, Rows
 
 __all__ = ["SeriesInput"]
@@ -24,6 +26,10 @@ class SeriesInput(Input):
     Channels are standardised by the training rows' mean and scale; a missing sample (NaN) is 0 with a mark beside it.
     Places are ranks, or seconds since the row's first sample divided by the training rows' median gap.
 
+    A relative series is told as it moves, not where it is: each row less its last known sample, in units of its own
+    spread (:func:`~mapsto.nn.channel.ending`), at places that count from its end (the last item is at ``limit`` - 1, or
+    0 without a limit). What a forecast learns on one level then holds on every other.
+
     Args:
         dim: D.
         mean: of each channel.
@@ -31,6 +37,9 @@ class SeriesInput(Input):
         gap: the median time between samples, or None for series without times.
         patch: P, samples an item.
         limit: at most so many items a row; longer rows keep their last. 0 is no limit.
+        relative: whether each row is told by how it moves.
+
+    Reference: Kim et al., Reversible instance normalization, 2022.
     """
 
     kind = "series"
@@ -44,55 +53,46 @@ class SeriesInput(Input):
         gap: float | None = None,
         patch: int = 1,
         limit: int = 0,
+        relative: bool = False,
     ):
         super().__init__()
         self.mean, self.scale, self.gap, self.patch, self.limit = mean, scale, gap, patch, limit
+        self.relative = relative
         self.channels = len(mean)
         self.linear = nn.Linear(2 * self.channels * patch, dim)
 
     @classmethod
-    def measure(cls, chunks: Iterable[Sequence[Any]], *, patch: int = 1, limit: int = 2048, **_: Any) -> dict[str, Any]:
+    def measure(
+        cls,
+        chunks: Iterable[Sequence[Any]],
+        *,
+        patch: int = 1,
+        limit: int = 2048,
+        relative: bool = False,
+        **_: Any,
+    ) -> dict[str, Any]:
         """Mean and scale of each channel, and the median gap; a value is (T, C) numbers, or a pair (numbers, times)."""
-        count: NDArray = np.zeros(1)
-        first: NDArray = np.zeros(1)
-        second: NDArray = np.zeros(1)
-        shift: NDArray | None = None
+        moments = Moments()
         gaps: list[NDArray] = []
         for chunk in chunks:
             for value in chunk:
-                x, times = _matrix(value)
-                if shift is None:
-                    shift = np.nan_to_num(np.nanmean(x, 0)) if np.isfinite(x).any() else np.zeros(x.shape[1])
-                    count, first, second = (np.zeros(x.shape[1]) for _ in range(3))
-                if x.shape[1] != len(shift):
-                    raise DataError(f"{x.shape[1]} channels where the first row has {len(shift)}")
-                known = np.isfinite(x)
-                y = np.where(known, x - shift, 0)
-                count, first, second = count + known.sum(0), first + y.sum(0), second + (y * y).sum(0)
+                x, times = samples(value)
+                moments.add(x)
                 if times is not None and len(times) > 1:
                     gaps.append(np.diff(times)[:1000])
-        if shift is None or not count.all():
-            raise DataError("a channel has no number in any training row")
-        mean = first / count
-        sigma = np.sqrt(np.maximum(second / count - mean**2, 0))
+        told = moments.told()
         gap = float(np.median(np.concatenate(gaps))) if gaps else None
         if gap is not None and gap <= 0:
             gap = 1.0
-        return {
-            "mean": (mean + shift).tolist(),
-            "scale": np.where(sigma > 1e-12, sigma, 1.0).tolist(),
-            "gap": gap,
-            "patch": patch,
-            "limit": limit,
-        }
+        return {**told, "gap": gap, "patch": patch, "limit": limit, "relative": relative}
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but ``dim``."""
-        return {"mean": self.mean, "scale": self.scale, "gap": self.gap, "patch": self.patch, "limit": self.limit}
+        return {n: getattr(self, n) for n in ("mean", "scale", "gap", "patch", "limit", "relative")}
 
     def parse(self, value: Any) -> dict[str, NDArray]:
         """``values`` (items, P, C) standardised, NaN where missing, and ``times`` (items,)."""
-        x, times = _matrix(value)
+        x, times = samples(value)
         if not len(x):
             raise DataError("is empty")
         if x.shape[1] != self.channels:
@@ -117,10 +117,28 @@ class SeriesInput(Input):
 
     def forward(self, batch: Mapping[str, Tensor]) -> Collection:
         """One item a patch, at its time."""
-        values, valid = batch["values"].flatten(2).to(self.linear.weight.dtype), batch["valid"]
-        hole = torch.isnan(values) | ~valid[..., None]
-        items = self.linear(torch.cat([values.masked_fill(hole, 0), hole.to(values.dtype)], -1))
-        return Collection.build(items, valid, batch["times"][..., None])
+        values, valid, times = batch["values"], batch["valid"], batch["times"]
+        if self.relative:
+            origin, unit, _ = self.frame(batch)
+            values = (values.to(origin.dtype) - origin[:, None, None]) / unit[:, None, None]
+            late = times.masked_fill(~valid, -torch.inf)
+            end = torch.cat([late, late.new_full((len(late), 1), -torch.inf)], 1).amax(1, keepdim=True)
+            times = max(self.limit - 1, 0) + times - end.where(end > -torch.inf, 0.0)
+        flat = values.flatten(2).to(self.linear.weight.dtype)
+        hole = torch.isnan(flat) | ~valid[..., None]
+        items = self.linear(torch.cat([flat.masked_fill(hole, 0), hole.to(flat.dtype)], -1))
+        return Collection.build(items, valid, times[..., None])
+
+    def frame(self, batch: Mapping[str, Tensor], past: int = 0) -> Frame:
+        """Where each row ends, and how far it spreads."""
+        values = wide(batch["values"].to(self.linear.weight.dtype))
+        known = (torch.isfinite(values) & batch["valid"][..., None, None]).flatten(1, 2)
+        length = batch["valid"].sum(1) * self.patch
+        if self.patch > 1:  # what only fills the last patch up is no sample
+            rank = torch.arange(1, known.shape[1] + 1, device=known.device)
+            there = torch.cat([rank * known.any(2), rank.new_zeros(len(known), 1)], 1).amax(1)
+            length = torch.maximum(there, length - self.patch + 1)
+        return ending(values.flatten(1, 2), known, length, past)
 
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
         """Items of each row."""
@@ -141,20 +159,3 @@ class SeriesInput(Input):
         times = columns["times"]
         unit = self.gap or 1
         return [[f"{t * unit:g}" for t in times.column[row]] for row in times.rows]
-
-
-def _matrix(value: Any) -> tuple[NDArray, NDArray | None]:
-    """(T, C) float64 and (T,) times in float64 or None."""
-    numbers, times = value if isinstance(value, tuple) else (value, None)
-    x = np.asarray(numbers, np.float64)
-    x = x[:, None] if x.ndim == 1 else x
-    if x.ndim != 2:
-        raise DataError(f"a series is (times, channels), got {x.ndim} dimensions")
-    if times is None:
-        return x, None
-    t = np.asarray(times, np.float64)
-    if t.shape != (len(x),):
-        raise DataError(f"{t.size} times for {len(x)} samples")
-    if not np.isfinite(t).all() or (np.diff(t) < 0).any():
-        raise DataError("times are not in order, or not finite")
-    return x, t

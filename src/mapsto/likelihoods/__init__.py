@@ -1,5 +1,6 @@
 """What noise the data has: an open set. A kind is one file here; ``gaussian.py`` holds ``GaussianLikelihood``."""
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -9,12 +10,23 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 
-__all__ = ["Likelihood", "wide"]
+__all__ = ["Likelihood", "floored", "wide"]
+
+FLOOR = math.log(1e-4)
 
 
 def wide(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """The same numbers in float32, or in float64 if they are that already: what densities are computed in."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def floored(raw: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Log σ = f + ½ (u + √(u² + ¼)) with f = log 1e-4 and u = raw − f: about raw, but σ never falls below 1e-4.
+
+    Its gradient never is zero, so that a σ that fell too far can rise again.
+    """
+    above = raw - FLOOR
+    return FLOOR + 0.5 * (above + torch.sqrt(above * above + 0.25))
 
 
 class Likelihood(nn.Module, ABC):

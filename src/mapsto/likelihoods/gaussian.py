@@ -1,17 +1,17 @@
 """D real numbers with normal noise."""
 
 import math
+from statistics import NormalDist
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.errors import ConfigError, DataError
-from mapsto.likelihoods import Likelihood, wide
+from mapsto.likelihoods import Likelihood, floored, wide
 
 __all__ = ["GaussianLikelihood"]
 
-FLOOR = math.log(1e-4)
 FASTER = 10.0
 
 
@@ -24,8 +24,7 @@ class GaussianLikelihood(Likelihood):
             an optimiser with steps of one size for all moves it in time); ``datum``: a σ_d of its own for every event
             (θ is μ and the raw log σ).
 
-    σ never falls below 1e-4: log σ = f + ½ (u + √(u² + ¼)) with f = log 1e-4 and u = raw − f, whose gradient never is
-    zero, so that a σ that fell too far can rise again.
+    σ never falls below 1e-4 (:func:`~mapsto.likelihoods.floored`).
 
     Example:
         >>> p = GaussianLikelihood(1)
@@ -45,8 +44,7 @@ class GaussianLikelihood(Likelihood):
         """μ and log σ."""
         theta = wide(theta)
         raw = theta[..., self.dims :] if self.log_sigma is None else (FASTER * self.log_sigma).expand_as(theta)
-        above = raw - FLOOR
-        return theta[..., : self.dims], FLOOR + 0.5 * (above + torch.sqrt(above * above + 0.25))
+        return theta[..., : self.dims], floored(raw)
 
     def log_prob(self, theta: Float[Tensor, "... width"], x: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
         """Summed over the D numbers."""
@@ -61,6 +59,10 @@ class GaussianLikelihood(Likelihood):
     def sigma(self, theta: Float[Tensor, "... width"]) -> Float[Tensor, "... D"]:
         """The standard deviation."""
         return self.split(theta)[1].exp()
+
+    def reach(self, level: float) -> float:
+        """How many σ to either side of μ hold ``level`` of the probability: 1.96 hold 0.95."""
+        return NormalDist().inv_cdf(0.5 + level / 2)
 
     def sample(self, theta: Float[Tensor, "... width"], stream: torch.Generator) -> Float[Tensor, "... D"]:
         """μ + σ ε."""

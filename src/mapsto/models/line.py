@@ -34,11 +34,12 @@ class Writer(Protocol):
 
     def __call__(
         self, tokens: Int[Tensor, "R T"], draft: Any, *, valid: Bool[Tensor, "R T"] | None = None
-    ) -> tuple[Float[Tensor, "R T V"], Float[Tensor, "R T D"], Any]:
+    ) -> tuple[Float[Tensor, "R #T V"], Float[Tensor, "R T D"], Any]:
         """Append T >= 1 tokens to each row (the valid ones, which come first). Consumes the draft.
 
         Returns:
-            Logits of what follows each token, the answers they were made from, and the new draft.
+            Logits of what follows each token, or only of what follows each row's last valid one; the answers to all
+            tokens, which logits are made from; and the new draft.
         """
         ...
 
@@ -179,11 +180,10 @@ def log_p(logits: Float[Tensor, "N V"], rules: Rules) -> Float[Tensor, "N V"]:
     A row that has a NaN, a logit of +∞, or no logit above −∞ is NaN all over.
     """
     # MPS has no float64.
-    x = (logits.cpu() if logits.device.type == "mps" else logits).double()
-    total = x.logsumexp(-1, keepdim=True)
-    bar = torch.zeros(x.shape[-1], dtype=x.dtype)
-    bar[sorted(rules.banned)] = -torch.inf
-    return x.sub(total + (total - total)).add_(bar.to(x.device))
+    x = torch.log_softmax(logits.cpu() if logits.device.type == "mps" else logits, -1, dtype=torch.float64)
+    if rules.banned:
+        x[:, sorted(rules.banned)] += -torch.inf  # a NaN stays one
+    return x
 
 
 def finish(written: Sequence[int], log_probability: float, reason: Reason, penalty: float = 0.0) -> Written:

@@ -116,8 +116,8 @@ class Mapper(nn.Module):
     @torch.no_grad()
     def write(
         self, tokens: Int[Tensor, "R T"], draft: Draft, *, valid: Bool[Tensor, "R T"] | None = None
-    ) -> tuple[Float[Tensor, "R T V"], Float[Tensor, "R T D"], Draft]:
-        """Write T >= 1 tokens to each row: the log-odds of what follows each, the answers they are made of, the draft.
+    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], Draft]:
+        """Write T >= 1 tokens to each row: the log-odds of what follows the last, the answers to all, the new draft.
 
         Args:
             tokens: ids, the begin token first.
@@ -127,12 +127,25 @@ class Mapper(nn.Module):
         assert isinstance(self.output, SequenceOutput)
         assert isinstance(self.reader, Decoder | Prior)
         answers, draft = self.reader.step(self.output.ask(tokens, draft.first, valid), draft, valid=valid)
-        return wide(self.output(answers)[self.output.name]), answers, draft
+        if valid is None:
+            last = answers[:, -1:]
+        else:
+            last = answers[torch.arange(len(answers), device=answers.device), valid.sum(1) - 1][:, None]
+        return wide(self.output.step(last, draft.product)), answers, draft
+
+    def say(self, answers: Float[Tensor, "B L D"], batch: Batch) -> Theta:
+        """θ of the answers, in units of all rows where an output speaks in those of a row's source."""
+        theta: Theta = self.output(answers)
+        if self.output.source >= 0:
+            name = self.names[self.output.source]
+            frame = self.sources[name].frame(batch[name], self.output.past)
+            assert frame is not None, "an input that has no frame"
+            theta = self.output.relate(theta, frame)
+        return theta
 
     def forward(self, batch: Batch) -> Theta:
         """θ of every query."""
-        theta: Theta = self.output(self.answers(batch)[0])
-        return theta
+        return self.say(self.answers(batch)[0], batch)
 
     def loss(self, batch: Batch) -> Loss:
         """The output's loss of a batch that holds its target."""

@@ -92,7 +92,7 @@ def search(
     uneven = min(lengths) < prompt.shape[1]
     logits, answers, draft = writer(prompt, draft, valid=valid if uneven else None)
     rules.check(logits.shape[-1])
-    last = torch.tensor(lengths, device=logits.device) - 1
+    last = torch.tensor(lengths, device=logits.device).clamp(max=logits.shape[1]) - 1
     read = Prompt(
         draft=draft,
         logits=logits[torch.arange(count, device=logits.device), last],

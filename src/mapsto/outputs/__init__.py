@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 from mapsto.collection import Collection
+from mapsto.nn.channel import Frame
 from mapsto.nn.loss import Loss
 from mapsto.nn.target import Target
 from mapsto.ragged import Ragged, Rows
@@ -27,11 +28,15 @@ class Output(nn.Module, ABC):
         kind: its name in files and on the command line.
         causal: whether query l may see queries up to l only.
         dim: D, the width of an answer.
+        source: the number of the input that θ is relative to (:meth:`relate`); -1 for most outputs, which need none.
+        past: how many of its last samples are wanted.
     """
 
     kind: ClassVar[str]
     causal: ClassVar[bool] = False
     dim: int
+    source: int = -1
+    past: int = 0
 
     @classmethod
     @abstractmethod
@@ -78,6 +83,10 @@ class Output(nn.Module, ABC):
     @abstractmethod
     def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
         """The likelihoods' parameters."""
+
+    def relate(self, theta: Theta, frame: Frame) -> Theta:
+        """θ in units of all rows, from θ in units of each row's own source."""
+        return theta
 
     @abstractmethod
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:

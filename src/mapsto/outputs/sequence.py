@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mapsto.collection import Collection
 from mapsto.errors import DataError
 from mapsto.nn.loss import Loss
+from mapsto.nn.product import Products
 from mapsto.nn.target import Target, TokenTarget
 from mapsto.outputs import Output, Theta
 from mapsto.ragged import Ragged, Rows
@@ -153,6 +154,10 @@ class SequenceOutput(Output):
     def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
         """The log-odds of every token at every query."""
         return {self.name: self.head(answers)}
+
+    def step(self, answers: Float[Tensor, "B T D"], product: Products) -> Float[Tensor, "B T V"]:
+        """The same log-odds of few answers, for decoding."""
+        return product(answers, self.head.head.weight, self.head.head.bias)
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
         """Log p of the whole sequence, its end included."""

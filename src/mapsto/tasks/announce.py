@@ -8,11 +8,14 @@ import torch
 
 from mapsto.data.passage import Passages
 from mapsto.models.mapper import Mapper
+from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target, TokenTarget
 from mapsto.tasks.build import parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.forecast import forecasts
+from mapsto.tasks.future import forecasting
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
 from mapsto.tasks.written import alone, units, written
@@ -41,7 +44,7 @@ def describe_map(
     heads = ", ".join(_target(n, t) for n, t in model.output.targets.items())
     what = model.output.kind if model.output.kind == "items" else ""
     blocks = f"encoder {m.depth} x {m.dim}, {m.mixing}, {'each item' if what else m.pool + ' pooling'}"
-    if alone(model) is not None:
+    if alone(model) is not None or forecasts(model) is not None:
         decoder = f"decoder {m.decoder or m.depth} x {m.dim}"
         blocks = f"encoder {m.depth} x {m.dim}, {decoder}, {m.mixing}" if model.names else f"{decoder}, {m.mixing}"
     counts, how = dataset.split.counts, _split(config)
@@ -68,7 +71,7 @@ def describe_map(
 
 def whole(config: Config) -> bool:
     """Whether a language model's data are one text, cut in three where it was read."""
-    return config.data.split == Passages.split and not config.data.inputs
+    return config.data.split == Passages.split and not config.data.inputs and not forecasting(config)
 
 
 def token_counts(dataset: Dataset) -> dict[str, int]:
@@ -79,6 +82,8 @@ def token_counts(dataset: Dataset) -> dict[str, int]:
 
 def _split(config: Config) -> str:
     data = config.data
+    if forecasting(config):
+        return "by time"
     if whole(config):
         return "by place in the text"
     if data.split:
@@ -113,7 +118,11 @@ def _input(part: Any) -> str:
         return f"vector of {len(settings['columns'])} columns"
     if part.kind == "image":
         return f"image ({settings['stem']} of {settings['patch']})"
-    return f"series of {len(settings['mean'])} channels"
+    return _channels(len(settings["mean"]))
+
+
+def _channels(count: int) -> str:
+    return f"series of {count} channel{'s' * (count != 1)}"
 
 
 def _target(name: str, target: Target) -> str:
@@ -121,6 +130,8 @@ def _target(name: str, target: Target) -> str:
         return f"{name} ({'any' if target.kind == 'labels' else 'one'} of {len(target.classes)})"
     if isinstance(target, TokenTarget):
         return f"{name} (sequence of {target.vocabulary.kind}, {amount(target.vocabulary.size)})"
+    if isinstance(target, StepTarget):
+        return f"{name} ({_channels(target.channels)})"
     return f"{name} (number)"
 
 

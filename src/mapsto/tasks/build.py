@@ -74,7 +74,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
                 **common,
             )
         reader: Reader
-        if schema.output.kind == "sequence":
+        if schema.output.kind in ("sequence", "series"):
             reader = _writer(schema, measured, config, common)
         else:
             reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
@@ -123,12 +123,12 @@ def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module]
 
 
 def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dict[str, Any]) -> Decoder | Prior:
-    """What writes a sequence: a decoder that asks the memory, or one that asks nobody. It always attends."""
-    settled, told = config.model_copy(update={"mixer": "attention"}), measured.output
-    places = told["window"] or (told["limit"] and told["limit"] + 1)  # of the begin token and all tokens
+    """What writes a sequence or says a series: a decoder that asks the memory, or one that asks nobody. It attends."""
+    settled, said, kind = config.model_copy(update={"mixer": "attention"}), measured.output, schema.output.kind
+    longest = said["horizon"] if kind == "series" else said["window"] or (said["limit"] and said["limit"] + 1)
     common = common | {
         "attention": kinds.make("attention", config.attention),
-        "position": _position(["sequence"], settled, [places]),
+        "position": _position([kind], settled, [longest]),
         "normalise": bool(config.normalise),
     }
     depth = config.decoder or config.depth
@@ -140,7 +140,7 @@ def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dic
 def _places(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
     """The encoder's position."""
     found = [field.kind for field in schema.inputs]
-    if schema.output.kind == "sequence" and set(found) == {"vector"}:
+    if schema.output.kind in ("sequence", "series") and set(found) == {"vector"}:
         return NoPosition()  # the setting is the decoder's
     return _position(found, config, [m.get("limit", 0) for m in measured.inputs])
 

@@ -8,6 +8,7 @@ from mapsto.errors import MapstoError
 from mapsto.music import Music
 from mapsto.tasks.announce import whole
 from mapsto.tasks.build import parameters
+from mapsto.tasks.future import forecasting
 from mapsto.tasks.pictures.example import heads
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.pictures.view import inputs
@@ -103,6 +104,10 @@ def _rows(run: Run) -> str:
 
 def _split(run: Run) -> str:
     data = run.config.data
+    if forecasting(run.config):
+        return (
+            "Of each series the last part was tested on, the part before chose, and what came earlier was trained on."
+        )
     if not run.model.names and whole(run.config):
         return "What comes first in the text was trained on, what comes last was tested on."
     if data.split:
@@ -130,6 +135,11 @@ def _limits(run: Run) -> list[str]:
         spread = "is one number for all rows" if run.config.model.sigma == "shared" else "is learned for every row"
         known.append(
             f"The standard deviation it gives {spread}, from normal noise; far from the training rows it is too small."
+        )
+    if "series" in kinds:
+        known.append(
+            "Its intervals hold 95 % of what comes only as long as things go on as they did in the rows it was trained on; "
+            "they speak of each step alone, not of all steps together."
         )
     known += _writes(run)
     for name, part in inputs(run.model).items():

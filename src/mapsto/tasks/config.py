@@ -86,11 +86,15 @@ class InputConfig(Section):
     )
     side: int = Field(64, description="shrink pictures so that no side has more pixels; 0: never", ge=0, le=1 << 16)
     shift: int = Field(0, description="in training, move pictures by up to so many pixels", ge=0, le=1 << 16)
+    relative: bool | None = Field(
+        None,
+        description="series less their last number, in units of their own spread; null: where a forecast is relative",
+    )
     flip: bool = Field(False, description="in training, mirror half of the pictures left to right")
 
 
 class OutputConfig(Section):
-    """How sequences are written."""
+    """How sequences are written, and series forecast."""
 
     vocabulary: Literal["auto", "bytes", "characters", "words", "subwords", "symbols"] = Field(
         "auto", description="how target texts are cut into tokens: auto, bytes, characters, words, subwords, symbols"
@@ -103,6 +107,23 @@ class OutputConfig(Section):
         ge=0,
         le=1 << 24,
     )
+    horizon: int = Field(
+        0,
+        description="steps of a series to forecast; without --from, from its own past. 0: as many as the longest target has",
+        ge=0,
+        le=1 << 16,
+    )
+    history: int = Field(
+        0,
+        description="samples of its past that a series is forecast from; 0: four horizons, 64 at least, input.limit at most",
+        ge=0,
+        le=1 << 24,
+    )
+    noise: Literal["gaussian", "student"] = Field(
+        "student",
+        description="how numbers of a forecast stray: student (heavy tails, as heavy as they are), or gaussian",
+    )
+    relative: bool = Field(True, description="a forecast goes on from the last number of the series it is mapped from")
     tie: bool = Field(True, description="a token's row of the last layer is its embedding")
     beam: int = Field(4, description="beams that the test part is written with; 1: greedy", ge=1, le=1 << 12)
     penalty: float = Field(
@@ -115,7 +136,7 @@ class ModelConfig(Section):
 
     dim: int = Field(0, description="width of an item; 0: by --size", ge=0, le=1 << 16)
     depth: int = Field(0, description="encoder blocks; 0: by --size", ge=0, le=1000)
-    decoder: int = Field(0, description="decoder blocks of an output of sequences; 0: as many", ge=0, le=1000)
+    decoder: int = Field(0, description="decoder blocks of an output of sequences or series; 0: as many", ge=0, le=1000)
     heads: int = Field(0, description="heads of each attention; 0: by --size", ge=0, le=1 << 12)
     attention: str = Field(
         "softmax",
@@ -193,7 +214,9 @@ class Config(Section):
 
     data: DataConfig = Field(default_factory=DataConfig, description="rows")
     input: InputConfig = Field(default_factory=InputConfig, description="how they are read")
-    output: OutputConfig = Field(default_factory=OutputConfig, description="how sequences are written")
+    output: OutputConfig = Field(
+        default_factory=OutputConfig, description="how sequences are written, and series forecast"
+    )
     model: ModelConfig = Field(default_factory=ModelConfig, description="what learns")
     train: TrainConfig = Field(default_factory=TrainConfig, description="how")
     size: Literal["auto", "xs", "s", "m", "l"] = Field("auto", description="one dial for dim, depth, heads and lr")

@@ -28,6 +28,7 @@ from mapsto.tasks import prepared
 from mapsto.tasks.cell import FILES
 from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
+from mapsto.tasks.future import columns, forecasting, in_windows, items
 from mapsto.tasks.prepared import Measured
 from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
 from mapsto.vocabulary import Vocabulary
@@ -104,7 +105,7 @@ def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
     for part, path in (("val", data.val), ("test", data.test)):
         if path:
             found.append((open_table(path, root=root, quote=data.quote), part))
-    return found
+    return [(in_windows(config, table, part), part) for table, part in found]
 
 
 def _text(config: Config) -> Path | None:
@@ -135,7 +136,7 @@ def prepare(
         with suppress(DataError):  # the store is damaged or gone: it is built again below
             return Dataset(**found["dataset"], store=open_store(found["store"]), sources=sources)
     table = parts[0][0]
-    known, summaries = resolve(config.data, table, describe)
+    known, summaries = resolve(columns(config.data, table), table, describe)
     fresh = schema is None and measured is None
     schema = schema or known
     _odd(schema, summaries, table, config)
@@ -273,10 +274,17 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             "stem": options["window"] if field.kind == "sequence" else options["stem"],
         }
         if field.kind == "series":
-            given["patch"] = options["series_patch"]
+            relative = schema.output.kind == "series" and config.output.relative
+            if forecasting(config):
+                given["limit"] = items(config)
+            given |= {
+                "patch": options["series_patch"],
+                "relative": relative if options["relative"] is None else options["relative"],
+            }
         with _named(field):
             inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
     written = config.output.model_dump()
+    series = [m if f.kind == "series" else {} for f, m in zip(schema.inputs, inputs, strict=True)]
     if not schema.inputs:
         written |= {"limit": 0, "window": config.output.limit}
     with _named(schema.output):
@@ -285,6 +293,7 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             columns=schema.output.columns,
             smoothing=config.train.smoothing,
             sigma=config.model.sigma,
+            before=series,
             **written,
         )
     return Measured(inputs, output)

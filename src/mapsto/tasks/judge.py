@@ -5,9 +5,11 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mapsto.models.mapper import Mapper
+from mapsto.tasks import forecast
 from mapsto.tasks.config import Config
 from mapsto.tasks.feed import StoreFeed
-from mapsto.tasks.score import Answers, baselines, score
+from mapsto.tasks.future import forecasting
+from mapsto.tasks.score import Answers, Scores, baselines, score
 from mapsto.tasks.written import alone, beside, strategy, transcript
 from mapsto.training.parallel import World
 
@@ -37,10 +39,19 @@ def judge(
 
     Returns:
         ``{"metrics", "intervals", "baselines"}``, and ``"signatures"`` and ``"missing"`` of written texts' scores, if there
-        are any: what to quote beside a score, and why one is left out.
+        are any: what to quote beside a score, and why one is left out; ``"steps"`` of a forecast: the errors of each.
     """
     first = world is None or world.first
     how: dict[str, Any] = {"groups": groups, "seed": config.seed, "resamples": 1000 if first else 0}
+    series = forecast.forecasts(model)
+    if series is not None:
+        scores = Scores()
+        simple, unit = forecast.beside(model, *known, test) if known is not None and first else ({}, None)
+        if forecasting(config):  # the windows of few long series: resampled one by one, whatever series they are of
+            how["groups"] = None
+        scores.add(forecast.measured(series.head, found, series.name, unit), len(test.rows), **how)
+        each = forecast.stepwise(series, found)
+        return {"metrics": scores.metrics, "intervals": _listed(scores), "baselines": simple, "steps": each}
     scores = score(model, found, **how)
     writes, notes = alone(model), {}
     if writes is not None and model.names:  # a language model has nothing to write from
@@ -52,7 +63,11 @@ def judge(
         simple = (baselines if writes is None else beside)(model, *known, test)
     return {
         "metrics": scores.metrics,
-        "intervals": {k: list(v) for k, v in scores.intervals.items()},
+        "intervals": _listed(scores),
         "baselines": simple,
         **notes,
     }
+
+
+def _listed(scores: Scores) -> dict[str, list[float]]:
+    return {name: list(span) for name, span in scores.intervals.items()}

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mapsto import disk
 from mapsto.errors import ConfigError, MapstoError, ModelFileError
+from mapsto.nn.step import StepTarget
 from mapsto.tasks.announce import token_counts
 from mapsto.tasks.build import parameters
 from mapsto.tasks.page import page, section, table
@@ -73,7 +74,7 @@ def shape(run: Run) -> str:
     if not run.model.names:
         return f"{decoder}, {mixing}"
     encoder = f"encoder of {_layers(config.depth)}"
-    if output.causal:
+    if output.causal or output.kind == "series":
         return f"{encoder}, {decoder}, {mixing}"
     return f"{encoder}, {mixing}; {'each item answers' if output.kind == 'items' else f'{config.pool} pooling'}"
 
@@ -117,6 +118,9 @@ def targets(run: Run) -> list[str]:
         elif "vocabulary" in settings:
             vocabulary = settings["vocabulary"]
             made.append(f"{name} (a sequence of {vocabulary.kind}, {amount(vocabulary.size)} in the vocabulary)")
+        elif isinstance(head, StepTarget):
+            count, horizon = head.channels, getattr(run.model.output, "horizon", 0)
+            made.append(f"{name} ({horizon} steps of a series of {count} channel{'s' * (count > 1)})")
         else:
             count = len(settings["mean"])
             made.append(f"{name} ({'a number' if count == 1 else f'{count} numbers'}{each})")
@@ -195,18 +199,18 @@ def written_how(run: Run, result: Mapping[str, Any]) -> list[str]:
     output = alone(run.model)
     if output is None:
         return []
-    told = "NLL, perplexity, token accuracy and bits a character are of each token given the true ones before it"
+    texts = isinstance(output.vocabulary.decode([]), str)
+    told = f"NLL, perplexity{', token accuracy and bits a character' if texts else ' and token accuracy'} are of each token "
+    told += "given the true ones before it, the end of a row among them"
     if not run.model.names:
-        notes = [f"{told}, the end of a text among them."]
+        notes = [f"{told}."]
     else:
         beams = run.config.output.beam
         how = f"beam search with {beams} beams" if beams > 1 else "greedy search"
-        notes = [
-            f"{told}, the end among them; exact match, error rates, BLEU and chrF are of what the model writes by itself "
-            f"({how})."
-        ]
+        written_alone = "exact match, error rates, BLEU and chrF" if texts else "exact match and the error rate"
+        notes = [f"{told}; {written_alone} are of what the model writes by itself ({how})."]
     words = units(output.vocabulary)
-    if not isinstance(output.vocabulary.decode([]), str):
+    if not texts:
         symbols = "Error rates are insertions, deletions and substitutions over true symbols."
     else:
         symbols = "The symbol error rate of texts is that of characters."

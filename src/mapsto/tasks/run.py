@@ -12,17 +12,20 @@ from numpy.typing import NDArray
 
 from mapsto import disk
 from mapsto.data.folder import PICTURES
+from mapsto.data.forecast import Presents
 from mapsto.data.passage import Passages
 from mapsto.data.source import Table
 from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Written
+from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
 from mapsto.tasks.build import load_model
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.future import in_windows, to_go_on
 from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
 from mapsto.tasks.schema import Schema
@@ -126,7 +129,7 @@ class Run:
         path = Path(source).expanduser() if whole else Path()
         if whole and path.is_file() and ".txt" in path.suffixes[-2:]:
             return Passages.of(path, (0.0, 0.0, 1.0))
-        return open_table(source, root=self.config.data.root or None)
+        return in_windows(self.config, open_table(source, root=self.config.data.root or None), "test")
 
     def trust(self, feed: StoreFeed) -> list[Trust]:
         """How far each head's favor attention is to be trusted, on some rows of a feed; empty for other kinds."""
@@ -153,7 +156,9 @@ class Run:
 
         Returns:
             One dict a row: by target its value, and by ``TARGET.probability`` or ``TARGET.sigma`` how sure. Of a
-            sequence, ``TARGET.log_probability`` in nats, and with several ``TARGET.best``: a list of (text, log p).
+            sequence, ``TARGET.log_probability`` in nats, and with several ``TARGET.best``: a list of (text, log p). Of a
+            forecast, lists of H: the means, ``TARGET.sigma``, and ``TARGET.low`` and ``TARGET.high``, between which a
+            number lies with a probability of 0.95; and the series' own name, where the data name it (data.group).
 
         Raises:
             ConfigError: beams for a model that writes no sequences, or a language model, which continues texts.
@@ -168,7 +173,15 @@ class Run:
         if alone(self.model) is not None:
             output = self.config.output.model_copy(update={"beam": max(beam or self.config.output.beam, best)})
             return told(self.model, write(self.model, feed, strategy(output), best=best))
-        return _readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
+        told_of = _readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
+        return [name | row for name, row in zip(self._called(values, len(told_of)), told_of, strict=True)]
+
+    def _called(self, values: Any, rows: int) -> list[dict[str, Any]]:
+        """What the data call the series that are forecast."""
+        table, group = self.table(values), self.config.data.group
+        if not isinstance(table, Presents) or group not in table.columns:
+            return [{} for _ in range(rows)]
+        return [{group: name} for name in table.column(group)]
 
     def rows(self, values: Any) -> StoreFeed:
         """What :meth:`predict` was given, as batches of inputs."""
@@ -185,7 +198,11 @@ class Run:
         return found
 
     def table(self, values: Any) -> Table:
-        """What :meth:`predict` was given, as a table."""
+        """What :meth:`predict` was given, as a table; of series that go on from their own past, a row each."""
+        found = self._table(values)
+        return to_go_on(self.config, self.schema.inputs[0].name, found) if self.schema.inputs else found
+
+    def _table(self, values: Any) -> Table:
         root = self.config.data.root or None
         columns = self.schema.sources
         if isinstance(values, str | Path) and _is_file(values):
@@ -245,7 +262,7 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
 
 def _readable(model: Mapper, found: Answers, rows: int) -> list[dict[str, Any]]:
     """Arrays as what a person reads, a dict a row."""
-    items = model.output.kind == "items"
+    items = model.output.kind in ("items", "series")
     readable: list[dict[str, Any]] = [{} for _ in range(rows)]
     for name, head in model.output.targets.items():
         events = _events(head, found.predicted[name])
@@ -275,6 +292,9 @@ def _events(head: Target, arrays: Mapping[str, NDArray]) -> list[dict[str, Any]]
             for said, row in zip(arrays["value"].tolist(), arrays["probability"].tolist(), strict=True)
         ]
     single = arrays["value"].shape[-1] == 1
+    if isinstance(head, StepTarget):
+        columns = {k: (v[:, 0] if single else v).tolist() for k, v in arrays.items()}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     return [
         {"value": v[0] if single else v, "sigma": s[0] if single else s}
         for v, s in zip(arrays["value"].tolist(), arrays["sigma"].tolist(), strict=True)

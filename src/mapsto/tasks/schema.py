@@ -15,7 +15,7 @@ from mapsto.tasks.config import DataConfig
 
 __all__ = ["Field", "Row", "Schema", "resolve"]
 
-TARGETS = ("label", "labels", "number", "items", "sequence", "music")
+TARGETS = ("label", "labels", "number", "items", "sequence", "series", "music")
 NOTHING = "nothing"
 USUAL = ("label", "target", "class", "y")
 
@@ -119,7 +119,7 @@ class Schema:
                         even(column, cell, row.number, seen)
             elif field.columns[0][1] in ("series", "sequence"):
                 even(field.name, value[0] if isinstance(value, tuple) else value, row.number, seen)
-        if row.target is not None and self.output.columns[0][1] == "sequence":
+        if row.target is not None and self.output.columns[0][1] in ("sequence", "series"):
             even(self.output.name, row.target[0], row.number, seen)
         if row.target is not None and self.output.kind == "vector":
             for (column, kind), cell in zip(self.output.columns, row.target, strict=True):
@@ -315,6 +315,7 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
         guess = infer(summaries[column], "target")
         kind = given or (guess.kind if inputs or guess.kind == "music" else "sequence")
         summary = summaries[column]
+        uneven = summary.lengths is not None and summary.lengths[0] < summary.lengths[2]
         matching = len(inputs) == 1 and inputs[0].kind in ("sequence", "series") and len(targets) == 1
         longs = summary.lengths is not None and matching and summary.lengths == _lengths(summaries, inputs)
         if kind == "items" or (not given and kind in ("labels", "series") and longs):
@@ -324,6 +325,8 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
                 )
             inner = "number" if summary.form == "numbers" else "label"
             return Field(column, "items", [(column, inner)])
+        if kind == "series" and (given or (matching and inputs[0].kind == "series" and uneven)):
+            return _forecast(column, targets, summary, inputs)
         if kind == "series":
             kind = "number"
         if kind in ("sequence", "music"):
@@ -339,6 +342,19 @@ def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], in
             )
         columns.append((column, kind))
     return Field(columns[0][0] if len(columns) == 1 else "targets", "vector", columns)
+
+
+def _forecast(column: str, targets: list[tuple[str, str]], summary: Summary, inputs: list[Field]) -> Field:
+    if len(targets) > 1:
+        raise ConfigError(f'"{column}": a series is forecast alone, with no other target')
+    if not inputs:
+        raise ConfigError(
+            f'"{column}": a forecast needs something to go by.   Say --from, or output.horizon=H to forecast the series '
+            "from its own past"
+        )
+    if summary.form not in ("numbers", "number"):
+        raise ConfigError(f'"{column}" holds {infer(summary, "target").reason}, and a series is a list of numbers')
+    return Field(column, "series", [(column, "series")])
 
 
 def _lengths(summaries: Mapping[str, Summary], inputs: list[Field]) -> tuple[int, int, int] | None:

@@ -13,8 +13,10 @@ from scipy import sparse
 
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
+from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.forecast import measured
 from mapsto.training.baseline import (
     Logistic,
     LogisticLabels,
@@ -91,7 +93,7 @@ def _answer(model: Mapper, feed: StoreFeed, rows: NDArray[np.int64], targets: bo
     """One batch's arrays over its events: ``row`` (place in the batch), and ``WHAT TARGET`` for each target."""
     batch = feed.batch(rows)
     answers, memory = model.answers(batch)
-    theta = model.output(answers)
+    theta = model.say(answers, batch)
     asked = model.output.asked(memory, batch.get("target", {}))
     valid = np.ones((len(rows), 1), bool) if asked is None else asked.cpu().numpy()
     found: dict[str, NDArray] = {"row": np.repeat(np.arange(len(rows)), valid.sum(1))}
@@ -126,6 +128,8 @@ def metric(head: Target, found: Answers, name: str) -> Callable[..., dict[str, A
     if isinstance(head, TokenTarget):
         row, rows, characters = _rows(head, found, true)
         return partial(tokens, found.nll[name], predicted["value"] == true, row, rows, characters=characters)
+    if isinstance(head, StepTarget):
+        return measured(head, found, name)
     assert isinstance(head, NumberTarget)
     return partial(regression, predicted["value"], true * head.scale + head.mean, found.nll[name])
 
@@ -179,8 +183,9 @@ def score(
     many = len(model.output.targets) > 1
     for name, head in model.output.targets.items():
         compute = metric(head, found, name)
-        # Tokens are weighed by their rows; of other answers, each has a weight of its own.
-        units = np.arange(int(found.row.max(initial=-1)) + 1) if isinstance(head, TokenTarget) else found.row
+        # Tokens and steps are weighed by their rows; of other answers, each has a weight of its own.
+        by_row = isinstance(head, TokenTarget | StepTarget)
+        units = np.arange(int(found.row.max(initial=-1)) + 1) if by_row else found.row
         owners = groups[units] if groups is not None else units if model.output.kind == "items" else None
         scores.add(
             compute, len(units), prefix=f"{name}." if many else "", groups=owners, resamples=resamples, seed=seed
@@ -200,15 +205,20 @@ def validation(model: Mapper, feed: StoreFeed, world: World | None = None) -> di
     head_name, head = next(iter(model.output.targets.items()))
     total = sum(float(nll.sum()) for nll in found.nll.values())
     units = [np.log(h.scale).sum() for h in model.output.targets.values() if isinstance(h, NumberTarget)]
-    total -= len(found.row) * float(sum(units))
+    count = len(found.row)
+    total -= count * float(sum(units))
+    if isinstance(head, StepTarget):  # an event is a step, of whose channels some may not be known
+        known = np.isfinite(found.target[head_name])
+        count = int(known.sum())
+        total -= float((known * np.log(head.scale)).sum())
     first = followed(head)
     value = metric(head, found, head_name)()[first]
-    return {"loss": total / max(1, len(found.row)), first: float("nan") if value is None else value}
+    return {"loss": total / max(1, count), first: float("nan") if value is None else value}
 
 
 def followed(head: Target) -> str:
     """The metric that is shown while a target is learned."""
-    if isinstance(head, NumberTarget):
+    if isinstance(head, NumberTarget | StepTarget):
         return "mae"
     return "token_accuracy" if isinstance(head, TokenTarget) else "accuracy"
 

@@ -110,6 +110,7 @@ class Settings(Strict):
     side: Size = 0
     shift: Size = 0
     flip: bool = False
+    relative: bool = False
     mean: Numbers = []
     scale: Scales = []
     gap: Annotated[float, Field(gt=0)] | None = None
@@ -120,6 +121,10 @@ class Settings(Strict):
     longest: Annotated[int, Field(ge=1, le=1 << 24)] = 1
     window: Size = 0
     tie: bool = True
+    horizon: int = Field(1, ge=1, le=1 << 16)
+    noise: Literal["gaussian", "student"] = "gaussian"
+    source: int = Field(-1, ge=-1)
+    past: Size = 0
     targets: Annotated[dict[str, Answer], Field(min_length=1)] = {}
 
     @model_validator(mode="after")
@@ -181,7 +186,14 @@ class Stored(Strict):
                 raise ValueError(f"the settings of input {field.name!r:.80} are of other columns")
         asked = {said.name: said.target} if said.target is not None else said.targets
         written = [(said.name, sequence(said))] if answer.kind == "sequence" else []
-        if not fields and not written:
+        if answer.kind == "series":
+            written = [(said.name, "series")]
+            goes_on = self.inputs[said.source] if 0 <= said.source < len(fields) else None
+            if said.source >= 0 and (
+                goes_on is None or fields[said.source].kind != "series" or len(goes_on.mean) != len(said.mean)
+            ):
+                raise ValueError("the output goes on from no series of as many channels")
+        if not fields and answer.kind != "sequence":
             raise ValueError("no input, and no output that can do without")
         if (written or [(name, target.kind) for name, target in asked.items()]) != answer.pairs:
             raise ValueError("the settings of the output are of other columns")

@@ -24,6 +24,8 @@ WORDS = {
     "mae": "mean absolute error",
     "rmse": "root mean square error",
     "r2": "R²",
+    "mase": "MASE",
+    "coverage": "share within the 95 % interval",
     "token_accuracy": "token accuracy",
     "perplexity": "perplexity",
     "bits_per_character": "bits a character",

@@ -107,8 +107,7 @@ def _theta(model: Mapper, batch: Batch, change: Callable[[Collection], Collectio
     """θ with a change made to the items before the encoder."""
     memory = model.encoder(model.reader.enter(change(_joined(model, batch))))
     queries = model.output.queries(memory, batch.get("target"))
-    theta: Theta = model.output(model.reader(queries, memory, causal=model.output.causal))
-    return theta
+    return model.say(model.reader(queries, memory, causal=model.output.causal), batch)
 
 
 def _symmetry(trial: Mapped, report: Report) -> None:

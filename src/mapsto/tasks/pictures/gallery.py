@@ -7,8 +7,9 @@ import numpy as np
 from mapsto.errors import DataError, MapstoError
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
 from mapsto.tasks.dataset import Dataset, Measured, Parts, fingerprint
+from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.honesty import MEASURED, PREDICTED
-from mapsto.tasks.pictures import language, writing
+from mapsto.tasks.pictures import forecast, language, writing
 from mapsto.tasks.pictures.attention import attended
 from mapsto.tasks.pictures.classes import confusions, label_bars
 from mapsto.tasks.pictures.curves import curves, read_history
@@ -48,6 +49,10 @@ def gallery(run: Run) -> Gallery:
     found = answer(run.model, test)
     if alone(run.model) is not None:
         _sequences(run, made, found)
+        return made
+    if forecasts(run.model) is not None:
+        forecast.ahead(run, made, found)
+        _trusted(run, made)
         return made
     for name, head in heads(run.model).items():
         _answers(run, made, found, name, head)
