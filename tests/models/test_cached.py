@@ -136,3 +136,23 @@ def test_a_memory_in_the_place_of_attention_is_not_written_step_by_step():
     made = Mapper({}, nn.Identity(), reader, SequenceOutput(DIM, name="y", vocabulary=LETTERS))
     with pytest.raises(ConfigError, match="only attention is written step by step"):
         made.begin({}, 1, 5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_stop_sequence_may_begin_in_what_was_written_before(strategy):
+    made, prompt = model(Rotary(), False), torch.tensor([[BEGIN, 3, 4], [BEGIN, 5, 6]])
+    how, best = (Beam(4, -1.0), 4) if strategy == "beam" else (STRATEGIES[strategy], 1)  # it favours short lines
+
+    def write(**more):
+        draft = made.begin({}, 2, 3 + LIMIT)
+        return search(made.write, draft, prompt, strategy=how, limit=LIMIT, banned=[END], **more)
+
+    whole = [one.ids for (one,) in write()]
+    stops = [[3, 4, whole[0][0]], [5, 6, whole[1][0]]]
+    assert [one.ids for (one,) in write(stops=stops)] == whole
+    found = write(stops=stops, begun=[[3, 4], [5, 6]], best=best)
+    assert ([whole[0][0]], "stop") in [(one.ids, one.reason) for one in found[0]]
+    assert ([whole[1][0]], "stop") in [(one.ids, one.reason) for one in found[1]]
+    with pytest.raises(ConfigError, match="begun is of 1 rows, the prompt of 2"):
+        write(begun=[[3]])
