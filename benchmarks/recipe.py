@@ -95,6 +95,32 @@ def japanese_vowels() -> list[dict[str, object]]:
     return rows
 
 
+def airline() -> list[dict[str, float]]:
+    """Passengers of airlines in 144 months, 1949 to 1960, in thousands (Box and Jenkins 1970)."""
+    sha = "dbffc6731d2d683b668dceb5e2bbc5804bebc8446b4c580803a281684d90e4ae"
+    path = fetch("pip", "sktime", "1.2.0", sha) / "sktime/datasets/data/Airline/Airline.csv"
+    with path.open(encoding="utf8") as file:
+        return [{"passengers": float(row["Passengers"])} for row in csv.DictReader(file)]
+
+
+def storms(horizon: int = 4, history: int = 8) -> list[dict[str, object]]:
+    """512 storms of the Atlantic (NOAA HURDAT2), every six hours: where one was, and where it is to be.
+
+    Latitude and longitude of up to ``history`` fixes, two at least, and of the ``horizon`` fixes that follow; a row for
+    every place where a track can be cut so.
+    """
+    tracks: dict[tuple[str, str], list[list[float]]] = {}
+    with gzip.open(beside("subset/storms.csv.gz"), "rt", encoding="utf8") as file:
+        for row in csv.DictReader(file):
+            if int(row["hour"]) % 6 == 0:
+                tracks.setdefault((row["name"], row["year"]), []).append([float(row["lat"]), float(row["long"])])
+    return [
+        {"storm": " ".join(name), "track": track[max(0, cut - history) : cut], "next": track[cut : cut + horizon]}
+        for name, track in tracks.items()
+        for cut in range(2, len(track) - horizon + 1)
+    ]
+
+
 def beside(path: str) -> Path:
     """A file of the folder ``shared/data`` beside this repository, or of ``MAPSTO_SHARED_DATA``."""
     folder = os.environ.get("MAPSTO_SHARED_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -264,3 +264,33 @@ def _orders(rows=300):
             rest.insert(place, letter)
         made.append("".join(rest))
     return made
+
+
+def test_a_series_is_forecast_from_its_own_past_down_to_its_noise():
+    t, rng = np.arange(500), draws(9)
+    x = 50 + 0.02 * t + 5 * np.sin(2 * np.pi * t / 12) + 0.5 * rng.normal(size=len(t))
+    given = QUICK | {"output.horizon": 6, "output.history": 36, "train.steps": 40, "train.lr": 0.003}
+    run = mapsto.fit({"x": x}, target="x", settings=given, quiet=True)
+    found, beside = run.result["metrics"], run.result["baselines"]
+    assert found["rmse"] < 0.75
+    assert found["rmse"] < 0.3 * beside["last value"]["rmse"]
+    assert found["rmse"] < 0.95 * next(v["rmse"] for k, v in beside.items() if k.startswith("season of"))
+    assert found["coverage"] > 0.8
+    assert len(run.result["steps"]) == 6
+    (said,) = run.predict(x[:400].tolist())
+    assert np.abs(np.array(said["future"]) - (58 + 5 * np.sin(2 * np.pi * np.arange(400, 406) / 12))).max() < 1.5
+    assert (np.array(said["future.low"]) < said["future"]).all()
+
+
+def test_futures_of_their_own_column_are_forecast():
+    rng, rows = draws(10), []
+    for _ in range(250):
+        slope, start, known = rng.normal(), 10 * rng.normal(), int(rng.integers(4, 9))
+        line = start + slope * np.arange(known + 3)
+        rows.append({"before": line[:known].tolist(), "after": line[known : known + int(rng.integers(2, 4))].tolist()})
+    given = QUICK | {"train.steps": 60, "train.lr": 0.003}
+    run = mapsto.fit(rows, source="before:series", target="after:series", settings=given, quiet=True)
+    found, beside = run.result["metrics"], run.result["baselines"]
+    assert found["rmse"] < 0.3 * beside["last value"]["rmse"]
+    (said,) = run.predict([[1.0, 2.0, 3.0, 4.0, 5.0]])
+    assert np.abs(np.array(said["after"]) - [6, 7, 8]).max() < 1

@@ -62,7 +62,7 @@ def lines(table: Table, form: Form) -> list[Line]:
     """
     summaries = describe(table, form.columns)
     for column, summary in summaries.items():
-        if summary.form not in ("number", "numbers"):
+        if summary.form not in ("number", "numbers") and not form.missing:  # else each cell is looked at below
             raise fault(f'{table.name}: "{column}" holds {infer(summary).reason}, and a forecast is of numbers.')
     listed = [c for c, s in summaries.items() if s.form == "numbers"]
     if not listed:

@@ -74,7 +74,7 @@ class StudentLikelihood(Likelihood):
         """How many σ to either side of μ hold ``level`` of the probability."""
         from scipy.special import stdtrit
 
-        nu = float(self.nu)
+        nu = float(self.nu.detach())
         return float(stdtrit(nu, 0.5 + level / 2)) * math.sqrt((nu - 2) / nu)
 
     def sample(self, theta: Float[Tensor, "... width"], stream: torch.Generator) -> Float[Tensor, "... D"]:

@@ -31,8 +31,8 @@ class SeriesOutput(Output):
 
     Where the target goes on from a series of the input, θ is relative to it: μ_hc = o_c + u_c (Σ_k W_hk x_kc + m_hc) and
     σ_hc = u_c s_hc, with o the last known number of the row, u the spread of its numbers and x its last K samples in
-    that frame (:func:`~mapsto.nn.channel.ending`); m and s are what the head says, and W, which begins with zeros, is
-    learned. On every level and scale the same is said, and what is linear need not go through attention.
+    that frame (:func:`~mapsto.nn.channel.ending`); m and s are what the head says, and W is learned. On every level and
+    scale the same is said, and what is linear need not go through attention: :meth:`start` sets W before training.
 
     Args:
         dim: D.
@@ -178,6 +178,20 @@ class SeriesOutput(Output):
             None if self.linear is None else torch.einsum("hk,bkc->bhc", self.linear.to(frame.tail.dtype), frame.tail)
         )
         return {self.name: self.head.relate(theta[self.name], frame, line)}
+
+    @torch.no_grad()
+    def start(self, weight: Float[Tensor, "H K"], sigma: Float[Tensor, ""]) -> None:
+        """Say W x and nothing else, with a spread σ (in units of each row) at every step: where training begins.
+
+        Args:
+            weight: W, such as least squares give.
+            sigma: of what W leaves.
+        """
+        assert self.linear is not None
+        self.linear.copy_(weight)
+        self.head.head.weight.zero_()
+        self.head.head.bias.zero_()
+        self.head.head.bias[self.head.channels :] = sigma.log()
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
         """Summed over what is known."""

@@ -28,6 +28,7 @@ from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare
 from mapsto.tasks.environment import bfloat16_helps, device, environment
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.forecast import begin
 from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.judge import judge
 from mapsto.tasks.pictures.text import visible
@@ -160,6 +161,8 @@ class _Job:
         world.agree(document.dump(alike), "settings, data or versions", starting=True)
         model = build(dataset.schema, dataset.measured, config.model, seed=config.seed).to(where)
         feeds = {part: feed(dataset, part, model, config, where) for part in ("train", "val", "test")}
+        if not begun:
+            begin(model, feeds["train"], feeds["val"])
         if config.init and not begun:
             start_from(model, Path(config.init), feeds["train"], seed=config.seed)
         if config.time and not config.train.steps:
