@@ -1,13 +1,16 @@
 """Writing texts: ours against transformers' ``generate``, against the memory's bandwidth, and in constant memory.
 
     python benchmarks/decode.py
+    OMP_NUM_THREADS=1 python benchmarks/decode.py --threads 1
     python benchmarks/decode.py --alone 64 --together 8x256 --beam 64 --rounds 3
 
 A language model of GPT-2's form (6 layers, 512 wide, 8 heads, 8192 tokens, tied embeddings) writes greedily from one
 token, never ending early: one row of 256 tokens, and 16 rows of 1024, with a cache of keys and values and with the
 state of favor attention (256 features), each against transformers' GPT-2 of the same size with its cache; then a beam
 of four. All candidates of a table take turns in one process; the ratio is the median over the rounds of the ratio
-within a round. Everything runs with the same number of threads, after ``mapsto.process.tune_process``.
+within a round. Everything runs with the same number of threads, after ``mapsto.process.tune_process``; one thread is
+timed by the CPU's clock. On a machine that others use, several threads wait for each other by spinning: set
+``OMP_WAIT_POLICY=passive`` then.
 
 The limit of one row is reading all weights once a token, as fast as this machine reads memory: the faster of a sum and
 a matrix-vector product over a tensor that no cache holds. bfloat16 is measured where the CPU multiplies it natively.
@@ -100,15 +103,15 @@ def generating(model: Any, rows: int, tokens: int, beams: int = 1) -> Callable[[
     return write
 
 
-def turns(calls: Calls, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call in each round."""
+def turns(calls: Calls, rounds: int, clock: Callable[[], float], *, warm: bool = True) -> dict[str, list[float]]:
+    """Seconds of each call in each round; a first round warms up, unless calls are long."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for done in range(rounds + 1):
+    for turn in range(-warm, rounds):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call()
-            if done:  # the first round warms up
-                taken[name].append(time.perf_counter() - start)
+            if turn >= 0:
+                taken[name].append(clock() - start)
     return taken
 
 
@@ -173,7 +176,7 @@ def one_row(models: dict[str, Mapper], peer: Any, args: argparse.Namespace) -> N
         if peer is not None:
             calls["transformers"] = generating(peer.to(kind), 1, args.alone)
         size = 1 << 28
-        taken = turns({**calls, **reading(size)}, args.rounds)
+        taken = turns({**calls, **reading(size)}, args.rounds, args.now)
         reads = [min(pair) for pair in zip(taken.pop("sum"), taken.pop("matrix-vector"), strict=True)]
         report(f"1 x {args.alone}, {kind}", args.alone, taken, {"softmax": ASKED["alone"]})
         need = weights(models["softmax"])
@@ -197,9 +200,12 @@ def main() -> None:
     parser.add_argument("--held", type=int, nargs="*", default=[64, 256, 1024], help="tokens to measure drafts after")
     parser.add_argument("--rounds", type=int, default=5)
     args = parser.parse_args()
+    args.now = time.process_time if args.threads == 1 else time.perf_counter
     torch.set_num_threads(args.threads)
-    setting = tune_process()
-    print(f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {args.threads} threads; {setting}\n")
+    setting, clock = tune_process(), "CPU time" if args.threads == 1 else "wall time"
+    print(
+        f"torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {args.threads} threads, {clock}; {setting}\n"
+    )
     models, peer = {name: ours(name) for name in ("softmax", "favor")}, theirs()
     if args.alone:
         one_row(models, peer, args)
@@ -208,12 +214,12 @@ def main() -> None:
         calls: Calls = {n: writing(model, rows, tokens, Greedy()) for n, model in models.items()}
         if peer is not None:
             calls["transformers"] = generating(peer, rows, tokens)
-        report(f"{rows} x {tokens}", rows * tokens, turns(calls, max(1, args.rounds // 2)), ASKED)
+        report(f"{rows} x {tokens}", rows * tokens, turns(calls, max(1, args.rounds // 2), args.now, warm=False), ASKED)
     if args.beam:
         calls = {n: writing(model, 1, args.beam, Beam(4)) for n, model in models.items()}
         if peer is not None:
             calls["transformers"] = generating(peer, 1, args.beam, beams=4)
-        report(f"beam of 4, 1 x {args.beam}", args.beam, turns(calls, args.rounds), {})
+        report(f"beam of 4, 1 x {args.beam}", args.beam, turns(calls, args.rounds, args.now), {})
     if args.held:
         rows_held = [[name, *(f"{held(model, n) / 2**20:.2f}" for n in args.held)] for name, model in models.items()]
         table(rows_held, ["MiB of a draft of one row after tokens", *map(str, args.held)])

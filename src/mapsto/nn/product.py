@@ -1,6 +1,7 @@
 """Products of few rows with the same weights again and again, as decoding asks for them."""
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,21 +12,33 @@ from torch import Tensor
 __all__ = ["Products"]
 
 MOST = 32
-"""Rows up to which packed weights are worth their room: beyond, the plain product reaches the same speed."""
+"""Rows up to which other weights are worth their room: beyond, the plain product reaches the same speed."""
 
 SMALL = 1 << 15
-"""Entries of a weight that is not worth packing: calling oneDNN takes 30 µs."""
+"""Entries of a weight that is left as it is: calling oneDNN takes 30 µs."""
+
+TRIES = 3
+"""Products of a weight until it is packed, so that no short prompt packs what is then unused."""
 
 PAYS = 16
-"""Steps from which on packing pays: it takes as long as two to five of them."""
+"""Steps from which on it pays: packing takes as long as two to five of them."""
+
+
+@dataclass
+class _Made:
+    source: Tensor  # kept, so that nothing else can come to stand where it is
+    version: int = -1
+    weight: Tensor | None = None
+    tries: int = 0
 
 
 class Products:
-    """x Wᵀ + b, with weights packed for oneDNN when they are first met, while x has few rows.
+    """x Wᵀ + b for few rows, with weights packed for oneDNN once they are met again and again.
 
-    With 2 to 32 rows of float32 this took 0.6 to 0.8 of the time of the plain product (Zen 3, AVX2). A single row waits
-    for the memory only, which MKL reaches except with AVX-512 on AMD. Where torch has no such product, where it is not
-    as exact as the plain one (CPUs with AMX, if told to round), and for all other types and devices: the plain product.
+    With 2 to 32 rows of float32 this took 0.65 (4 rows) to 0.85 (16 rows) of the time of the plain product (Zen 3, AVX2).
+    A single row waits for the memory only, and is packed with AVX-512 only. Where torch has no such product, where it
+    is not as exact as the plain one (CPUs with AMX, if told to round), and for all other types and devices: the plain
+    product.
 
     A packed weight is never stale: it is kept with the version of what it was made of, which every change in place
     counts up, and only as long as this object, which belongs to one draft.
@@ -38,7 +51,7 @@ class Products:
 
     def __init__(self, steps: int):
         self._least = _fewest() if steps >= PAYS else MOST + 1
-        self._packed: dict[Any, tuple[Tensor, int, Tensor]] = {}
+        self._known: dict[Any, _Made] = {}
 
     def __call__(
         self, x: Float[Tensor, "*N K"], weight: Float[Tensor, "M K"], bias: Float[Tensor, " M"] | None
@@ -48,12 +61,25 @@ class Products:
         if not self._least <= rows <= MOST or weight.numel() < SMALL or not _suits(x, weight):
             return F.linear(x, weight, bias)
         key = (weight.data_ptr(), weight.shape, weight.stride())
-        made = self._packed.get(key)
-        if made is None or made[1] != weight._version:
-            source = weight.detach()  # kept, so that nothing else can come to stand where it is
-            made = self._packed[key] = (source, weight._version, torch.ops.mkldnn._reorder_linear_weight(source, rows))
-        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, made[2], bias, "none", [], "")
-        return out
+        made = self._known.get(key)
+        if made is None:
+            made = self._known[key] = _Made(weight.detach())
+        made.tries += 1
+        if made.tries < TRIES:
+            return F.linear(x, weight, bias)
+        if made.weight is None or made.version != weight._version:
+            made.version, made.weight = weight._version, _pack(made.source, rows)
+        return _packed(x, made.weight, bias)
+
+
+def _pack(weight: Tensor, rows: int) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, rows)
+    return packed
+
+
+def _packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return out
 
 
 def _suits(x: Tensor, weight: Tensor) -> bool:
@@ -68,14 +94,12 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
 
 @functools.cache
 def _fewest() -> int:
-    """Rows from which on packed weights are faster here; more than any if they cannot be used."""
+    """The fewest rows for which packed weights are faster here; more than any if they cannot be used."""
     try:
         x, weight = torch.linspace(-1, 1, 128).view(2, 64).sin(), torch.linspace(-9, 9, 4096).view(64, 64).cos()
-        packed = torch.ops.mkldnn._reorder_linear_weight(weight, 2)
-        found = torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+        found = _packed(x, _pack(weight, 2), None)
     except (AttributeError, RuntimeError, TypeError):  # private to torch: another version may have none, or other ones
         return MOST + 1
-    exact = torch.allclose(found.double(), x.double() @ weight.double().T, rtol=0, atol=1e-4)
-    if not exact:
+    if not torch.allclose(found.double(), x.double() @ weight.double().T, rtol=0, atol=1e-4):
         return MOST + 1
     return 1 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 2
