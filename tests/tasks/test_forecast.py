@@ -158,6 +158,18 @@ def test_lists_after_a_series_are_forecast_if_they_are_called_series_or_differ_i
     assert kind("y", lambda i: [i, 2.0 * i]) == "vector"
 
 
+def test_a_forecast_goes_on_from_a_series_of_as_many_channels_only():
+    def measured(x):
+        made = Config()
+        made.data.inputs, made.data.targets = ["a", "x:series"], ["y:series"]
+        rows = [{"a": 1.0 * i, "x": x + i, "y": [1.0, 2.0, i]} for i in range(30)]
+        return prepare(made, rows).measured
+
+    alike, other = measured(np.ones(4)), measured(np.ones((4, 2)))
+    assert (alike.output["source"], alike.inputs[0]["relative"]) == (0, True)
+    assert (other.output["source"], other.inputs[0]["relative"]) == (-1, False)
+
+
 def test_a_table_row_gives_a_series():
     rng = np.random.default_rng(0)
     rows = [{"a": x, "b": rng.normal(), "y": [x, 2 * x, 3 * x]} for x in rng.normal(size=150).tolist()]

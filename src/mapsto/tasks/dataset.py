@@ -28,7 +28,7 @@ from mapsto.tasks import prepared
 from mapsto.tasks.cell import FILES
 from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
-from mapsto.tasks.future import columns, forecasting, in_windows, items
+from mapsto.tasks.future import columns, in_windows, reading
 from mapsto.tasks.prepared import Measured
 from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
 from mapsto.tasks.survey import divide, survey
@@ -211,8 +211,7 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
         config: options for inputs and output.
     """
     options = config.input.model_dump()
-    options["series_patch"] = options["patch"] or 1
-    inputs = []
+    inputs: list[dict[str, Any]] = []
     for i, field in enumerate(schema.inputs):
         cls = kinds.find("inputs", field.kind)
         given = options | {
@@ -220,13 +219,7 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             "stem": options["window"] if field.kind == "sequence" else options["stem"],
         }
         if field.kind == "series":
-            relative = schema.output.kind == "series" and config.output.relative
-            if forecasting(config):
-                given["limit"] = items(config)
-            given |= {
-                "patch": options["series_patch"],
-                "relative": relative if options["relative"] is None else options["relative"],
-            }
+            given |= reading(config)
         with _named(field):
             inputs.append(cls.measure(chunked(row.inputs[i] for row in rows()), **given))
     written = config.output.model_dump()
@@ -242,6 +235,8 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             before=series,
             **written,
         )
+    if config.input.relative is None and output.get("source", -1) >= 0:
+        inputs[output["source"]]["relative"] = True
     return Measured(inputs, output)
 
 

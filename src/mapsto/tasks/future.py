@@ -1,5 +1,7 @@
 """Forecasts of a series from its own past: what ``output.horizon`` without ``--from`` makes of a table."""
 
+from typing import Any
+
 from mapsto.data.forecast import Form, Futures, Presents
 from mapsto.data.kind import describe
 from mapsto.data.source import Table
@@ -7,7 +9,7 @@ from mapsto.data.table import open_table
 from mapsto.errors import ConfigError
 from mapsto.tasks.config import Config, DataConfig
 
-__all__ = ["columns", "forecasting", "history", "in_windows", "items", "to_go_on"]
+__all__ = ["columns", "forecasting", "history", "in_windows", "reading", "to_go_on"]
 
 
 def forecasting(config: Config) -> bool:
@@ -22,9 +24,11 @@ def history(config: Config) -> int:
     return min(said, limit * patch) if limit else said
 
 
-def items(config: Config) -> int:
-    """The most items of a past."""
-    return -(-history(config) // (config.input.patch or 1))
+def reading(config: Config) -> dict[str, Any]:
+    """How a series is read: samples an item, and the most items, which of a past is the whole of it."""
+    patch = config.input.patch or 1
+    limit = -(-history(config) // patch) if forecasting(config) else config.input.limit
+    return {"patch": patch, "limit": limit, "relative": bool(config.input.relative)}
 
 
 def in_windows(config: Config, table: Table, part: str = "") -> Table:
