@@ -144,7 +144,7 @@ class FavorAttention(Attention):
         if self.feature not in EXPONENTIAL:
             return None
         omega = self.omega
-        if omega is None or omega.is_inference() or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or omega is None or omega.is_inference() or torch.is_grad_enabled():
             return self._scaled(q)
         # Steps ask for the same ones again and again. What is written to ω counts its version up.
         asked = (omega._version, omega.data_ptr(), q.dtype, q.device)
