@@ -121,6 +121,12 @@ def bases(root: Path, names: Sequence[str] = ()) -> dict[str, Base]:
             ["y:items"],
             {"model.norm": "post"},
         ),
+        "said": (
+            [{"x": t, "y": f"{t[::-1]} {i}"} for i, t in enumerate(texts)],
+            ["x"],
+            ["y:sequence"],
+            {"model.position": "learned", "input.limit": 40, "output.limit": 12},
+        ),
     }
     usual = {"model.dim": 8, "model.depth": 1, "model.heads": 2, "train.steps": 4, "train.save_every": 2, "threads": 1}
     (root / "outside").mkdir()

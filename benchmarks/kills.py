@@ -71,7 +71,7 @@ class Task:
 
 
 def tasks() -> dict[str, Task]:
-    """Four kinds of map over few rows."""
+    """Kinds of map over few rows, and a language model."""
     draw = np.random.default_rng(0)
     words = ["slow", "lovely", "film", "plot", "dull", "bright", "a", "the"]
     texts = [" ".join(draw.choice(words, draw.integers(2, 9))) for _ in range(60)]
@@ -100,6 +100,13 @@ def tasks() -> dict[str, Task]:
             ["y:items"],
             {"train.patience": 1, "train.lr": 0.3},
         ),
+        "pairs": Task(
+            [{"x": t, "y": t[::-1][:6]} for t in texts],
+            ["x"],
+            ["y:sequence"],
+            {"output.beam": 2, "train.smoothing": 0.1},
+        ),
+        "novel": Task([{"y": t} for t in texts], ["nothing"], ["y"], {"output.limit": 7, "output.vocabulary": "bytes"}),
     }
 
 

@@ -26,21 +26,8 @@ def data(tmp_path_factory):
 
 
 def test_there_is_an_example_for_each_kind_of_map():
-    assert {
-        "reviews",
-        "films",
-        "tags",
-        "peptides",
-        "houses",
-        "pictures",
-        "vowels",
-        "visits",
-        "phrases",
-        "tales",
-        "tunes",
-        "sales",
-        "tracks",
-    } <= set(NAMES)
+    known = {"reviews", "films", "tags", "peptides", "houses", "pictures", "vowels", "visits"}
+    assert known | {"phrases", "tales", "tunes", "sales", "tracks"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

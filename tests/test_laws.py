@@ -18,7 +18,8 @@ from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.pool import POOLS, pool
 from mapsto.nn.position import Learned, NoPosition, Rotary, Sinusoidal
 from mapsto.nn.reader import Keep
-from mapsto.nn.transformer import Decoder, Encoder, PostNorm, PreNorm
+from mapsto.nn.transformer import Decoder, Encoder, PostNorm, PreNorm, Prior
+from mapsto.outputs.sequence import SequenceOutput
 from mapsto.ragged import Ragged
 from mapsto.stream import stream
 from mapsto.testing import (
@@ -29,7 +30,7 @@ from mapsto.testing import (
     check_output,
     require,
 )
-from mapsto.vocabulary import Bytes, Symbols
+from mapsto.vocabulary import Bytes, Characters, Symbols
 
 DIM = 8
 
@@ -97,6 +98,12 @@ OUTPUTS = {
             },
             [("x", ["x"], [1.0, 2.0]), ("y", [], [2.0, 0.0]), ("z", ["x", "y"], [3.0, 1.0])],
         ),
+    ],
+    "sequence": [
+        ({"name": "said", "vocabulary": Characters(["a", "b"]), "smoothing": 0.1}, [("ab",), ("c",), ("bba",)]),
+        ({"name": "said", "vocabulary": Characters(["a"]), "tie": False, "limit": 3}, [("aa",), ("ba",), ("aaaa",)]),
+        ({"name": "said", "vocabulary": Symbols(["x", "y"]), "window": 4}, [(["x"],), (["y", "z"],), (["x"] * 7,)]),
+        ({"name": "said", "vocabulary": Bytes()}, [("ab",), ("é",), ("b",)]),
     ],
     "items": [
         ({"name": "tag", "target": LABELS, "smoothing": 0.1}, [(["x", "y", "x"],), (["z"],), (["y", "y"],)]),
@@ -378,6 +385,96 @@ def test_models_of_items_compile_and_export(norm, position):
     made = POSITIONS[position]()
     model, batch = make({"x": ("sequence", 0)}, "items", Keep(), norm=norm(), position=made)
     require(check_model(model, batch, laws="G"))
+
+
+WRITTEN = [("ab c",), ("h",), ("defgh a cab",)]
+
+
+def writing(inputs, *, tie=True, smoothing=0.0, encoder=None, places=None, **parts):
+    """A small model that writes, and a batch of its rows; one without inputs is a language model."""
+    made, batch = {}, {}
+    for name, (kind, i) in inputs.items():
+        given, values = INPUTS[kind][i]
+        made[name] = kinds.find("inputs", kind)(DIM, **given)
+        batch[name] = gather(made[name], values)
+    output = SequenceOutput(DIM, name="said", vocabulary=Characters(list("abcdefgh ")), tie=tie, smoothing=smoothing)
+    batch["target"] = gather(output, WRITTEN)
+    usual = {"hidden": 12, "dropout": 0.2}
+    reader = (Decoder if inputs else Prior)(DIM, 2, 2, position=places or Sinusoidal(DIM), **usual, **parts)
+    read = torch.nn.Identity() if not inputs else Encoder(DIM, 1, 2, position=encoder or Sinusoidal(DIM), **usual)
+    model = Mapper(made, read, reader, output)
+    initialise(model, 0)
+    return model, batch
+
+
+TEXT = {"x": ("sequence", 0)}
+HABITS = ["hard", "window:3,shared=1", "window:4", "favor:16", "favor:16,feature=relu", "memory", "memory:gated=true"]
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize(
+    ("inputs", "norm", "tie"), [(TEXT, PreNorm, True), ({}, PostNorm, False)], ids=["texts", "nothing"]
+)
+def test_every_model_that_writes_keeps_the_laws(inputs, norm, tie, position):
+    model, batch = writing(inputs, tie=tie, smoothing=0.1, places=POSITIONS[position](), norm=norm())
+    require(check_model(model, batch, laws="PBSCTMKDR"))
+
+
+@pytest.mark.parametrize("kind", HABITS)
+def test_models_that_write_with_every_attention_keep_the_laws(kind):
+    parts = {"attention": kinds.make("attention", kind), "normalise": True, "places": Rotary()}
+    require(check_model(*writing({}, **parts), laws="PBCTMKDR"))
+    require(check_model(*writing(TEXT, **parts), laws="T"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "position"), list(itertools.product(["hard", "window:3,shared=1"], ["alibi", "t5", "relative"]))
+)
+def test_models_that_write_with_a_bias_on_every_attention_that_takes_one_keep_the_laws(kind, position):
+    model, batch = writing({}, attention=kinds.make("attention", kind), places=POSITIONS[position]())
+    require(check_model(model, batch, laws="CT"))
+
+
+@pytest.mark.parametrize("kind", [k for k in HABITS if "window" not in k])
+def test_models_that_write_what_every_attention_reads_keep_the_laws(kind):
+    model, batch = writing(TEXT, cross=kinds.make("attention", kind), attention=kinds.make("attention", "favor:16"))
+    require(check_model(model, batch, laws="PBCTMKDR"))
+
+
+@pytest.mark.parametrize("kind", HABITS)
+def test_models_that_write_from_every_encoder_keep_the_laws(kind):
+    model, batch = writing(TEXT)
+    model.encoder = Encoder(DIM, 1, 2, attention=kinds.make("attention", kind), position=Rotary(), hidden=12)
+    initialise(model, 1)
+    require(check_model(model, batch, laws="PBMKD"))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [{"x": ("vector", 0)}, {"x": ("image", 0)}, {"x": ("series", 1)}, {**TEXT, "y": ("image", 0)}],
+    ids=["rows", "pictures", "series", "texts and pictures"],
+)
+def test_models_that_write_of_every_input_keep_the_laws(inputs):
+    model, batch = writing(inputs, encoder=NoPosition() if "vector" in str(inputs) else None)
+    require(check_model(model, batch, laws="PBSCTMKDR"))
+
+
+def test_a_model_that_writes_of_nothing_compiles_and_exports():
+    require(check_model(*writing({}), laws="G"))
+
+
+@pytest.mark.slow
+@pytest.mark.sample
+@pytest.mark.parametrize("position", ["rotary", "relative", "learned"])
+def test_models_that_write_compile_and_export(position):
+    require(check_model(*writing(TEXT, places=POSITIONS[position]()), laws="G"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["image", "vector"])
+def test_models_that_write_of_other_inputs_compile_and_export(kind):
+    encoder = NoPosition() if kind == "vector" else None
+    require(check_model(*writing({"x": (kind, 0)}, encoder=encoder), laws="G"))
 
 
 def test_a_query_with_nothing_to_see_gets_the_layers_bias():

@@ -238,7 +238,10 @@ def show(
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Pictures of a run: curves, confusion, data as the model sees it, worst mistakes, attention; and report.html."""
+    """Pictures of a run: curves, answers, data as the model sees it, worst mistakes, attention; and report.html.
+
+    Of a model that writes also what it looks at for each token; of a language model what surprises it, and samples.
+    """
     from mapsto.tasks.show import show as work
 
     _tune()

@@ -249,3 +249,50 @@ class WithoutSigns(FavorAttention):
 def test_the_check_of_padding_catches_padding_that_counts_in_the_normaliser():
     broken = [v for v in check_attention(lambda: WithoutSigns(16), laws="P") if not v.passed]
     assert any("padded items" in v.note for v in broken)
+
+
+def steps(layer, q, k, v):
+    state, answers = layer.start(q, 0, batch=q.shape[0], heads=q.shape[1], key=q.shape[3], value=v.shape[3]), []
+    for t in range(q.shape[2]):
+        out, state = layer.step(q[:, :, t : t + 1], k[:, :, t : t + 1], v[:, :, t : t + 1], state)
+        answers.append(out)
+    return torch.cat(answers, 2), state
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("slack", [0.0, 10.0])
+@pytest.mark.parametrize("growth", [0.0, 0.02, 0.5])
+def test_single_steps_are_the_whole_however_fast_weights_rise(slack, growth, monkeypatch):
+    monkeypatch.setattr("mapsto.functional.causal.SLACK", slack)
+    layer = FavorAttention(16, feature="positive").bind(2, 8).double()
+    q, k, v = qkv(places=60)
+    k = k / (1 + growth * torch.arange(60, dtype=k.dtype).flip(0)[:, None])  # short keys weigh more
+    k[:, :, ::7] *= 6
+    found, state = steps(layer, q, k, v)
+    torch.testing.assert_close(found, layer(q, k, v, causal=True), atol=1e-9, rtol=1e-9)
+    assert (state.weights >= 0).all()
+
+
+@torch.no_grad()
+def test_features_drawn_anew_are_seen_by_the_next_steps():
+    layer = FavorAttention(16).bind(2, 8).double()
+    x = qkv(places=20)
+    before, _ = steps(layer, *x)
+    other = copy.deepcopy(layer)
+    for one in (layer, other):
+        one.reset(stream(5, "test"))
+        found, _ = steps(one, *x)
+        assert not torch.allclose(found, before)
+        torch.testing.assert_close(found, one(*x, causal=True), atol=1e-9, rtol=1e-9)
+    double = layer.float()
+    torch.testing.assert_close(steps(double, *(t.float() for t in x))[0], found.float(), atol=1e-4, rtol=1e-4)
+
+
+def test_steps_in_inference_mode_do_not_keep_a_layer_from_learning():
+    layer = FavorAttention(16).bind(2, 8).double()
+    x = qkv(places=5)
+    with torch.inference_mode():
+        steps(layer, *x)
+    x[0].requires_grad_()
+    layer(*x, causal=True).sum().backward()
+    assert x[0].grad is not None

@@ -283,7 +283,7 @@ def test_a_search_that_stops_early_misses_nothing(penalty):
     calls, missed = [], 0
     for seed in range(60):
         table = Table(size=6, seed=seed, spread=2.5)
-        lines = one(table, strategy=Beam(4, penalty), limit=12, best=2)
+        lines = one(table, strategy=Beam(4, penalty, reach=None), limit=12, best=2)
         wanted = plain_beam(table, 4, 12, penalty)
         hasty = plain_beam(table, 4, 12, penalty, patient=False)
         calls.append(len(table.calls))
@@ -303,6 +303,30 @@ def test_lines_of_a_beam_are_told_apart_and_ranked():
         scores = [line.score for line in lines]
         assert scores == sorted(scores, reverse=True)
         assert len({(tuple(line.ids), line.reason) for line in lines}) == 4
+
+
+def test_a_short_reach_ends_a_search_sooner_and_never_below_greedy():
+    asked = {}
+    for reach in (0, 8, None):
+        steps, scores = 0, []
+        for seed in range(30):
+            table = Table(seed=seed)
+            calls = []
+
+            def counted(tokens, draft, *, valid=None, table=table, calls=calls):
+                calls.append(1)
+                return table(tokens, draft, valid=valid)
+
+            ((line,),) = search(
+                counted, Prefixes([()]), torch.tensor([[BEGIN]]), strategy=Beam(4, 1.0, reach), limit=60
+            )
+            ((greedy,),) = search(table, Prefixes([()]), torch.tensor([[BEGIN]]), strategy=Greedy(1.0), limit=60)
+            assert line.score >= greedy.score - 1e-12
+            steps += len(calls)
+            scores.append(line.score)
+        asked[reach] = steps, sum(scores)
+    assert asked[0][0] < asked[8][0] < asked[None][0]
+    assert asked[0][1] <= asked[8][1] <= asked[None][1] + 1e-12
 
 
 @pytest.mark.parametrize("strategy", [Greedy(), Sample(), Beam(4), Contrastive()], ids=str)

@@ -111,7 +111,7 @@ def test_beam_search_writes_what_the_peer_writes(model, width, penalty):
     Two lines a row, with their scores. The peer does not carry the greedy line along: where that is among our best
     two, the peer's lines are the rest.
     """
-    rows = write(model, strategy=Beam(width, penalty), best=2)
+    rows = write(model, strategy=Beam(width, penalty, reach=None), best=2)
     greedy = write(model, strategy=Greedy(penalty))
     same, ended = 0, 0
     for prompt, lines, (likeliest,) in zip(PROMPTS, rows, greedy, strict=True):
@@ -138,7 +138,7 @@ def test_beam_search_writes_what_the_peer_writes(model, width, penalty):
 
 def test_the_peers_hasty_setting_does_miss_lines(model):
     """What the tests above would see if the search stopped as soon as the beam is full."""
-    rows = write(model, strategy=Beam(4, 1.0))
+    rows = write(model, strategy=Beam(4, 1.0, reach=None))
     hasty = [
         generate(model, prompt, max_new_tokens=10, num_beams=4, length_penalty=1.0, early_stopping=True)[1][0]
         for prompt in PROMPTS

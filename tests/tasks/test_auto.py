@@ -75,7 +75,7 @@ def decided(monkeypatch, lengths, found, **settings):
     monkeypatch.setattr(crossover, "lengths", lambda dataset: np.array(lengths))
     config = override(Config(), ["model.attention=auto", "model.dim=32", "model.heads=2"])
     config = override(config, [f"{k}={v}" for k, v in settings.items()])
-    return choose(config, SimpleNamespace(), device=torch.device("cpu"))
+    return choose(config, SimpleNamespace(schema=SimpleNamespace(inputs=[1])), device=torch.device("cpu"))
 
 
 CROSS = Crossover([64, 128, 1024, 2048], [64.0**2, 128.0**2, 1024.0**2, 2048.0**2], [64e3, 128e3, 1024e3, 2048e3])
@@ -181,7 +181,8 @@ def test_all_folds_get_what_the_first_chose(tmp_path, monkeypatch):
 
 
 def test_sizes_are_settled_before_and_the_rest_after(tmp_path):
-    data = SimpleNamespace(split=SimpleNamespace(counts={"train": 500}))
+    split = SimpleNamespace(rows=lambda part: np.arange(500))
+    data = SimpleNamespace(split=split, schema=SimpleNamespace(inputs=[1]))
     config = sized(Config(), data)
     assert (config.model.dim, config.model.heads, config.train.lr) == (32, 2, 0)
     assert settle(config, data) == settle(Config(), data)

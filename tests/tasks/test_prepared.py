@@ -25,8 +25,8 @@ def config(path, **more):
 def read_only_once(monkeypatch):
     """Counts how often rows are surveyed."""
     calls = []
-    inner = dataset._survey
-    monkeypatch.setattr(dataset, "_survey", lambda *a: (calls.append(1), inner(*a))[1])
+    inner = dataset.survey
+    monkeypatch.setattr(dataset, "survey", lambda *a: (calls.append(1), inner(*a))[1])
     return calls
 
 

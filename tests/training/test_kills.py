@@ -30,7 +30,10 @@ def holds(count):
     return count
 
 
-@pytest.mark.parametrize(("task", "workers", "precision"), [("picture", 2, "float32"), ("tags", 0, "bfloat16")])
+@pytest.mark.parametrize(
+    ("task", "workers", "precision"),
+    [("picture", 2, "float32"), ("tags", 0, "bfloat16"), ("novel", 0, "float32"), ("pairs", 2, "float32")],
+)
 def test_runs_killed_at_random_end_in_the_same_bits(bench, task, workers, precision):
     one = bench(task, **{"train.workers": workers, "train.precision": precision})
     assert holds(kills.random_kills(one, 6, random.Random(1))).kills >= 6

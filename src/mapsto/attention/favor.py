@@ -1,12 +1,14 @@
 """Linear attention by random features of the softmax kernel: time and memory that grow with the length, not its square."""
 
 import math
+from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from mapsto.attention import Attention, Bias
 from mapsto.errors import ConfigError, did_you_mean
@@ -33,6 +35,7 @@ __all__ = ["FavorAttention"]
 
 EXPONENTIAL = ("optimal", "positive", "hyperbolic")
 TRUSTED = 0.1  # relative variance of a weight; answers are then off by about a third
+MADE: MutableMapping[Tensor, tuple[Any, Exponential]] = WeakTensorKeyDictionary()  # of each ω, the last that was asked
 SIGNED = {"trigonometric": trigonometric, "gaussian": gaussian}
 
 
@@ -140,6 +143,17 @@ class FavorAttention(Attention):
         """The features as logarithms, if they are exponentials."""
         if self.feature not in EXPONENTIAL:
             return None
+        omega = self.omega
+        if torch.compiler.is_compiling() or omega is None or omega.is_inference() or torch.is_grad_enabled():
+            return self._scaled(q)
+        # Steps ask for the same ones again and again. What is written to ω counts its version up.
+        asked = (omega._version, omega.data_ptr(), q.dtype, q.device)
+        made = MADE.get(omega)
+        if made is None or made[0] != asked:
+            made = MADE[omega] = asked, self._scaled(q)
+        return made[1]
+
+    def _scaled(self, q: Tensor) -> Exponential:
         omega, width = self._rows(q), q.shape[-1]
         if self.feature == "hyperbolic":
             made = Exponential.hyperbolic(omega)

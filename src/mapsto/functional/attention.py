@@ -17,6 +17,9 @@ __all__ = ["HUGE", "attend", "check_beta", "check_sizes", "softargmax", "weighte
 HUGE = 1e18
 """A query beyond this may overflow when multiplied by a key."""
 
+NATIVE = (torch.float32, torch.float64)
+"""What every device multiplies as it is."""
+
 MASK = 1 << 22
 """Entries of a mask made at once for torch's kernels."""
 
@@ -86,6 +89,9 @@ def attend(
         beta = 1 / math.sqrt(q.shape[-1])
     if 0 in (q.shape[0], q.shape[1], q.shape[2], k.shape[2]):
         return q @ k.transpose(-1, -2) @ v
+    masks = (valid, segment, allowed, bias, decay)
+    if q.shape[2] == 1 and q.dtype in NATIVE and not _traced(q) and all(mask is None for mask in masks):
+        return F.scaled_dot_product_attention(q, k, v, scale=beta)  # a step: one query sees all that is held
     fade = None if decay is None else fading(decay, None if valid is None else valid[:, None])
     visible = Visible(q.device, valid, segment, allowed, causal, bias, fade)
     if q.device.type != "cpu":
@@ -153,6 +159,11 @@ def check_sizes(q: Tensor, k: Tensor, v: Tensor, square: bool, causal: bool, dec
         )
     if decay is not None and not causal:
         raise ConfigError("attention: decay counts the places between a key and a later query; use it with causal=True")
+
+
+def _traced(q: Tensor) -> bool:
+    """Whether more than the answer is asked for."""
+    return torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(q.device.type)
 
 
 def _matrix_units() -> bool:

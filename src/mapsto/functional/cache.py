@@ -44,7 +44,7 @@ class Cache(State):
     """What the kinds of attention that look back at every key remember between steps.
 
     Attributes:
-        keys: (B, H, C + 1, K): what is written, then zeros. The last place takes what is not valid, and is never read.
+        keys: (B, H, C + 1, K): what is written and, up to ``filled``, zeros. The last place takes what is not valid.
         values: (B, H, C + 1, V) likewise.
         length: how many places of each row are written.
         filled: the longest a row can be by now. A Python number, so that no step waits for the device.
@@ -85,9 +85,16 @@ class Cache(State):
             return None
         return torch.arange(self.filled, device=self.length.device) < self.length[:, None]
 
+    @torch.no_grad()
     def select(self, rows: Int[Tensor, " R"]) -> "Cache":
-        """The state of some rows, in a new order; a row may be taken several times."""
-        return Cache(self.keys[rows], self.values[rows], self.length[rows], self.filled, self.even)
+        """The state of some rows, in a new order; a row may be taken several times. Copies what is written only."""
+
+        def copy(x: Tensor) -> Tensor:
+            room = x.new_empty(len(rows), *x.shape[1:])
+            torch.index_select(x[:, :, : self.filled], 0, rows, out=room[:, :, : self.filled])
+            return room
+
+        return Cache(copy(self.keys), copy(self.values), self.length[rows], self.filled, self.even)
 
     def write(
         self, k: Float[Tensor, "B H T K"], v: Float[Tensor, "B H T V"], valid: Bool[Tensor, "B T"] | None = None
@@ -101,9 +108,11 @@ class Cache(State):
         length = self.length + (places if valid is None else valid.sum(1))
         filled = longest(self.length, length, self.filled + places, self.capacity)
         if even:
-            self.keys[:, :, self.filled : filled] = k.to(self.keys.dtype)
-            self.values[:, :, self.filled : filled] = v.to(self.values.dtype)
+            self.keys.narrow(2, self.filled, places).copy_(k)
+            self.values.narrow(2, self.filled, places).copy_(v)
         else:
+            for room in (self.keys, self.values):
+                room[:, :, self.filled : filled] = 0  # what no row writes
             target = self.length[:, None] + torch.arange(places, device=k.device)
             if valid is not None:
                 target = torch.where(valid, target, self.capacity)

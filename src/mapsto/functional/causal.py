@@ -22,6 +22,9 @@ BLOCK = 256
 CHUNK = 64
 """Places of a chunk: within one, products of features; between them, a state."""
 
+SLACK = 10.0
+"""How far above what a state is relative to a single log weight may be: scaling a state takes as long as writing to it."""
+
 
 @dataclass(frozen=True)
 class LinearState(State):
@@ -30,7 +33,7 @@ class LinearState(State):
     Attributes:
         values: (B, H, R, V) Σ_m exp(log w_m − top) g_m v_mᵀ, float32 at least.
         weights: (B, H, R, 1) Σ_m exp(log w_m − top) g_m.
-        top: (B, H) the largest log w so far, less the forgetting since.
+        top: (B, H) the largest log w so far or at most 10 less, less the forgetting since.
         length: how many places of each row are written.
     """
 
@@ -162,6 +165,8 @@ def linear_step(
     f: Tensor, g: Tensor, v: Tensor, log_weight: Tensor, total: "Total", valid: Tensor | None
 ) -> tuple[Tensor, "Total"]:
     """Go on from a total: :func:`linear_causal` of more places, and the total after them. Consumes the total."""
+    if f.shape[1] == 1 and valid is None and not torch.compiler.is_compiling():
+        return _single(f, g, v, log_weight[:, 0], total)
     g, log_weight = _real(g, log_weight, valid)
     top = torch.maximum(highest(log_weight), total.top[:, None])
     out = torch.empty_like(v)
@@ -169,6 +174,21 @@ def linear_step(
     for at in walk:
         out[:, at], _ = walk.step(at, f[:, at], g[:, at], v[:, at], total)
     return out, Total(total.values, total.weights, top[:, -1])
+
+
+def _single(f: Tensor, g: Tensor, v: Tensor, log_weight: Tensor, total: "Total") -> tuple[Tensor, "Total"]:
+    """One place, which exists."""
+    top = total.top
+    above = log_weight > top + SLACK
+    if f.device.type != "cpu" or bool(above.any()):  # only a CPU looks for nothing
+        top = log_weight.where(above, top)
+        past = (total.top - top).exp()[:, None, None]
+        total.values.mul_(past)
+        total.weights.mul_(past)
+    seen = (g * (log_weight - top).exp()[:, None, None]).transpose(1, 2)
+    total.values.addcmul_(seen, v)
+    total.weights.add_(seen)
+    return total.ask(f), Total(total.values, total.weights, top)
 
 
 def highest(log_weight: Float[Tensor, "N L"], run: Int[Tensor, "N L"] | None = None) -> Float[Tensor, "N L"]:

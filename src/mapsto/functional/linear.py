@@ -80,7 +80,7 @@ def parted(logits: Float[Tensor, "N M R"]) -> tuple[Float[Tensor, "N M R"], Floa
     """Exp(logits) as numbers that sum to one, kept from underflow as in :func:`normalised`, and the log of their sum."""
     if torch.compiler.is_compiling():
         return torch.softmax(logits, -1).clamp(min=_least(logits.dtype)), torch.logsumexp(logits, -1)
-    p, total = _Softmax.apply(logits)
+    p, total = _Softmax.apply(logits) if torch.is_grad_enabled() else _softmax(logits)
     return p, total
 
 
@@ -88,14 +88,17 @@ def _least(kind: torch.dtype) -> float:
     return 1e-30 if kind == torch.float32 else 1e-300
 
 
-class _Softmax(torch.autograd.Function):
+def _softmax(x: Tensor) -> tuple[Tensor, Tensor]:
     """Softmax and log Σ exp in one: log Σ exp(x) = x_max − log p_max takes no exponential again."""
+    p = torch.softmax(x, -1)
+    total = x.amax(-1) - p.amax(-1).log()
+    return p.clamp_(min=_least(x.dtype)), total
 
+
+class _Softmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        p = torch.softmax(x, -1)
-        total = x.amax(-1) - p.amax(-1).log()
-        p.clamp_(min=_least(x.dtype))
+        p, total = _softmax(x)
         ctx.save_for_backward(p)
         return p, total
 

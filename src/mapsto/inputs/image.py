@@ -161,7 +161,7 @@ class ImageInput(Input):
         x = batch["pixels"].permute(0, 3, 1, 2).to(kind) / (65535 if self.wide else 255)
         mean, scale = (torch.tensor(v, device=x.device, dtype=kind)[:, None, None] for v in (self.mean, self.scale))
         full = (
-            len(size) > 0 and not torch.compiler.is_compiling() and bool((size == size.new_tensor(x.shape[2:])).all())
+            not torch.compiler.is_compiling() and len(size) > 0 and bool((size == size.new_tensor(x.shape[2:])).all())
         )
         inside = _inside(size, x.shape[2], x.shape[3])
         x = ((x - mean) / scale) if full else ((x - mean) / scale).masked_fill(~inside, 0)

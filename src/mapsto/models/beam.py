@@ -21,10 +21,10 @@ class Beam(Strategy):
     Each step ranks all continuations of the ``width`` running lines by log p, equal ones by the rank of their line and
     then by the lowest id. Those among the first ``width`` that end are set aside, and never extended; the first
     ``width`` that do not end run on. A row is done when no running line could still beat the worst of the ``best`` kept:
-    since log p only falls, a line of n tokens can at most reach log p / m^penalty, with m = limit if the penalty is
-    positive and n + 1 if not.
+    since log p only falls, a line of n tokens can at most reach log p / m^penalty, with m = n + 1 if the penalty is not
+    positive, else m = min(limit, n + 1 + ``reach``): as if so many more tokens were free.
 
-    The greedy line of each row is carried along (at the cost of a row only while it is in no beam), so that the best
+    The greedy line of each row is carried along to its end (at the cost of a row only while it is in no beam), so that the best
     line never has a lower score than the greedy one; beam search alone does not promise that. Width 1 is greedy search.
 
     Cost: a step of width (+ 1) rows for each row of the prompt, and a ``select`` when lines change places.
@@ -33,6 +33,8 @@ class Beam(Strategy):
         width: lines side by side.
         penalty: of the length, which counts the end token. 0 ranks by log p and favours short lines, 1 by the mean a
             token; a negative one favours short lines more.
+        reach: how many more tokens a running line is trusted to write. None is as many as the limit lets it: nothing
+            that the beam could find is missed, but with a positive penalty most rows run to their limit.
 
     Reference: Graves, Sequence transduction with recurrent neural networks, 2012; Wu et al., Google's neural machine
     translation system, 2016 (length penalty).
@@ -40,12 +42,15 @@ class Beam(Strategy):
 
     width: int = 4
     penalty: float = 1.0
+    reach: int | None = 8
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ConfigError(f"beam search: a width of {self.width}; expected 1 or more")
         if not abs(self.penalty) <= 10:
             raise ConfigError(f"beam search: a length penalty of {self.penalty}; expected a number from -10 to 10")
+        if self.reach is not None and self.reach < 0:
+            raise ConfigError(f"beam search: reach={self.reach}; expected 0 or more tokens, or None for all")
 
     def write(
         self, writer: Writer, prompt: Prompt, rules: Rules, *, best: int, watch: Watch | None
@@ -57,8 +62,7 @@ class Beam(Strategy):
             raise ConfigError("beam search: lines change until the end, so none can be watched. Leave `watch` out")
         if self.width == 1:
             return Greedy(self.penalty).write(writer, prompt, rules, best=best, watch=watch)
-        each = enumerate(zip(prompt.rows, prompt.limits, strict=True))
-        fans = [_Fan(self, rules, limit, best, number, row) for row, (number, limit) in each]
+        fans = [_Fan(self, rules, prompt, best, row) for row in range(len(prompt.rows))]
         running, logits, draft = list(fans), prompt.logits, prompt.draft
         while running:
             for fan, step in zip(running, self._rank(running, log_p(logits, rules), rules), strict=True):
@@ -116,8 +120,9 @@ class _Step:
 class _Fan:
     """The lines of one row of the prompt."""
 
-    def __init__(self, search: Beam, rules: Rules, limit: int, best: int, number: int, row: int):
-        self.search, self.rules, self.limit, self.best, self.number = search, rules, limit, best, number
+    def __init__(self, search: Beam, rules: Rules, prompt: Prompt, best: int, row: int):
+        self.search, self.rules, self.best = search, rules, best
+        self.limit, self.number, self.begun = prompt.limits[row], prompt.rows[row], prompt.begun[row]
         self.beam = [_Line((), 0.0, row)]
         self.greedy: _Line | None = self.beam[0]
         self.kept: list[tuple[float, tuple[int, ...], Written]] = []
@@ -133,17 +138,19 @@ class _Fan:
             if total == -math.inf or (rank >= width and len(running) == width):
                 break
             line = self.beam[int(slot)].then(int(token), total)
-            if (reason := self.rules.reason(line.ids, self.limit)) is None:
+            if (reason := self.rules.reason(line.ids, self.limit, self.begun)) is None:
                 running.append(line)
             elif rank < width:
                 self._keep(line, reason)
         if self.greedy is not None:
             self.greedy = self._go(self.greedy.then(step.token, self.greedy.total + step.gain))
-        leaders = running[:1] + ([self.greedy] if self.greedy else [])
-        self.done = not leaders or self._decided(leaders)
+        leader = running[0] if running else None
+        self.done = self._decided(leader, self.search.reach) and self._decided(self.greedy)
         if not self.done:
             # Slots that hold nothing: copies that no continuation can come from.
-            empty = _Line(leaders[0].ids, -math.inf, leaders[0].row)
+            first = leader or self.greedy
+            assert first is not None
+            empty = _Line(first.ids, -math.inf, first.row)
             self.beam = running + [empty] * (width - len(running))
         elif not self.kept:
             check_finite(-math.inf, self.number, len(self.beam[0].ids))
@@ -157,7 +164,7 @@ class _Fan:
         """The line if it goes on."""
         if not math.isfinite(line.total):
             return None
-        if (reason := self.rules.reason(line.ids, self.limit)) is not None:
+        if (reason := self.rules.reason(line.ids, self.limit, self.begun)) is not None:
             self._keep(line, reason)
             return None
         return line
@@ -167,13 +174,15 @@ class _Fan:
         if all(line.ids != ids for _, ids, _ in self.kept):  # the greedy line may be in the beam too
             self.kept = sorted([*self.kept, (-written.score, line.ids, written)], key=lambda k: k[:2])[: self.best]
 
-    def _decided(self, leaders: list[_Line]) -> bool:
-        """Whether none of these can beat the worst line kept, however it goes on."""
+    def _decided(self, line: _Line | None, reach: int | None = None) -> bool:
+        """Whether a line, if there is one, cannot beat the worst that is kept, with so many tokens more (None: any)."""
+        if line is None:
+            return True
         if len(self.kept) < self.best:
             return False
-        ends = (len(leaders[0].ids) + 1, self.limit)
-        ceiling = max(line.total / length**self.search.penalty for line in leaders for length in ends)
-        return ceiling <= self.kept[-1][2].score
+        soon = len(line.ids) + 1
+        ends = (soon, self.limit if reach is None else min(self.limit, soon + reach))
+        return max(line.total / length**self.search.penalty for length in ends) <= self.kept[-1][2].score
 
 
 def _layout(running: list[_Fan]) -> tuple[list[int], list[int]]:

@@ -34,11 +34,12 @@ class Writer(Protocol):
 
     def __call__(
         self, tokens: Int[Tensor, "R T"], draft: Any, *, valid: Bool[Tensor, "R T"] | None = None
-    ) -> tuple[Float[Tensor, "R T V"], Float[Tensor, "R T D"], Any]:
+    ) -> tuple[Float[Tensor, "R #T V"], Float[Tensor, "R T D"], Any]:
         """Append T >= 1 tokens to each row (the valid ones, which come first). Consumes the draft.
 
         Returns:
-            Logits of what follows each token, the answers they were made from, and the new draft.
+            Logits of what follows each token, or only of what follows each row's last valid one; the answers to all
+            tokens, which logits are made from; and the new draft.
         """
         ...
 
@@ -69,7 +70,8 @@ class Rules:
     Attributes:
         ends: tokens that end a line.
         banned: tokens that are never written.
-        stops: sequences of tokens that end a line once written; what stands in the prompt does not count.
+        stops: sequences of tokens that end a line once written; what stands in the prompt does not count, but for what
+            a line has ``begun`` with.
     """
 
     ends: frozenset[int]
@@ -100,11 +102,18 @@ class Rules:
         """Tokens that may be the last of a line."""
         return set(self.ends) | {stop[-1] for stop in self.stops}
 
-    def reason(self, written: Sequence[int], limit: int) -> Reason | None:
-        """Why a line ends with its last token, the end token included; None if it goes on."""
+    def reason(self, written: Sequence[int], limit: int, begun: Sequence[int] = ()) -> Reason | None:
+        """Why a line ends with its last token, the end token included; None if it goes on.
+
+        Args:
+            written: since the prompt.
+            limit: how many there may be.
+            begun: what a stop sequence may begin in: the end of the prompt that was written before.
+        """
         if written[-1] in self.ends:
             return "end"
-        if any(tuple(written[-len(stop) :]) == stop for stop in self.stops):
+        text = (*begun, *written) if self.stops and begun else written
+        if any(tuple(text[-len(stop) :]) == stop for stop in self.stops):
             return "stop"
         return "limit" if len(written) >= limit else None
 
@@ -120,6 +129,7 @@ class Prompt:
         valid: which of them exist.
         limits: how many tokens each row may write, the end token included.
         rows: each row's own number, which its draws depend on.
+        begun: of each row, the last tokens of the prompt that count as written, for stop sequences.
         device: of tokens and drafts.
     """
 
@@ -129,6 +139,7 @@ class Prompt:
     valid: Bool[Tensor, "R T"]
     limits: list[int]
     rows: list[int]
+    begun: list[tuple[int, ...]]
     device: torch.device
 
     def repeat(self, times: int) -> "Prompt":
@@ -144,6 +155,7 @@ class Prompt:
             valid=self.valid.repeat_interleave(times, 0),
             limits=[n for n in self.limits for _ in range(times)],
             rows=[n for n in self.rows for _ in range(times)],
+            begun=[n for n in self.begun for _ in range(times)],
         )
 
 
@@ -168,11 +180,10 @@ def log_p(logits: Float[Tensor, "N V"], rules: Rules) -> Float[Tensor, "N V"]:
     A row that has a NaN, a logit of +∞, or no logit above −∞ is NaN all over.
     """
     # MPS has no float64.
-    x = (logits.cpu() if logits.device.type == "mps" else logits).double()
-    total = x.logsumexp(-1, keepdim=True)
-    bar = torch.zeros(x.shape[-1], dtype=x.dtype)
-    bar[sorted(rules.banned)] = -torch.inf
-    return x.sub(total + (total - total)).add_(bar.to(x.device))
+    x = torch.log_softmax(logits.cpu() if logits.device.type == "mps" else logits, -1, dtype=torch.float64)
+    if rules.banned:
+        x[:, sorted(rules.banned)] += -torch.inf  # a NaN stays one
+    return x
 
 
 def finish(written: Sequence[int], log_probability: float, reason: Reason, penalty: float = 0.0) -> Written:
@@ -213,7 +224,7 @@ class Lines:
             check_finite(gains[i], self.prompt.rows[line], len(self._ids[line]))
             self._ids[line].append(token)
             self._sums[line] += gains[i]
-            self._reasons[line] = self.rules.reason(self._ids[line], self.prompt.limits[line])
+            self._reasons[line] = self.rules.reason(self._ids[line], self.prompt.limits[line], self.prompt.begun[line])
             if self.watch is not None:
                 self.watch(self.prompt.rows[line], token)
 

@@ -83,7 +83,7 @@ class Mapper(nn.Module):
         """What the encoder sees; nothing, if there are no inputs."""
         if not self.names:
             target = batch["target"]["valid"]
-            nothing = next(self.parameters()).new_zeros(len(target), 0, self.output.dim)
+            nothing = next(self.parameters()).new_zeros(target.shape[0], 0, self.output.dim)
             return Collection(nothing, target[:, :0])
         parts = [one(batch[name]) for name, one in self.sources.items()]
         items = join(parts, [] if self.marks is None else list(self.marks))
@@ -116,8 +116,8 @@ class Mapper(nn.Module):
     @torch.no_grad()
     def write(
         self, tokens: Int[Tensor, "R T"], draft: Draft, *, valid: Bool[Tensor, "R T"] | None = None
-    ) -> tuple[Float[Tensor, "R T V"], Float[Tensor, "R T D"], Draft]:
-        """Write T >= 1 tokens to each row: the log-odds of what follows each, the answers they are made of, the draft.
+    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], Draft]:
+        """Write T >= 1 tokens to each row: the log-odds of what follows the last, the answers to all, the new draft.
 
         Args:
             tokens: ids, the begin token first.
@@ -127,7 +127,11 @@ class Mapper(nn.Module):
         assert isinstance(self.output, SequenceOutput)
         assert isinstance(self.reader, Decoder | Prior)
         answers, draft = self.reader.step(self.output.ask(tokens, draft.first, valid), draft, valid=valid)
-        return wide(self.output(answers)[self.output.name]), answers, draft
+        if valid is None:
+            last = answers[:, -1:]
+        else:
+            last = answers[torch.arange(len(answers), device=answers.device), valid.sum(1) - 1][:, None]
+        return wide(self.output.step(last, draft.product)), answers, draft
 
     def say(self, answers: Float[Tensor, "B L D"], batch: Batch) -> Theta:
         """θ of the answers, in units of all rows where an output speaks in those of a row's source."""

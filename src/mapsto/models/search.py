@@ -30,6 +30,7 @@ def search(
     stops: Iterable[Sequence[int]] = (),
     best: int = 1,
     rows: Sequence[int] | None = None,
+    begun: Sequence[Sequence[int]] | None = None,
     watch: Watch | None = None,
 ) -> list[list[Written]]:
     """Write on from each row of a prompt.
@@ -52,6 +53,8 @@ def search(
         stops: sequences of tokens that end a line. They are kept in it.
         best: lines a row: the best of a beam, or independent samples.
         rows: each row's own number, which its draws depend on and errors name; counted from 0 by default.
+        begun: of each row, the last tokens of its prompt in which a stop sequence may begin: what a line has written in
+            an earlier search, where a long text is written in several; none by default.
         watch: told ``(row's number, token)`` of every token as it is written; for strategies that never take one back.
 
     Returns:
@@ -80,13 +83,16 @@ def search(
     count = len(prompt)
     limits = [limit] * count if isinstance(limit, int) else list(limit)
     numbers = list(range(count)) if rows is None else list(rows)
+    earlier: list[tuple[int, ...]] = [()] * count if begun is None else [tuple(one) for one in begun]
     lengths = _check(prompt, valid, limits, numbers, best)
+    if len(earlier) != count:
+        raise ConfigError(f"search: begun is of {len(earlier)} rows, the prompt of {count}; expected one each")
     if count == 0:
         return []
     uneven = min(lengths) < prompt.shape[1]
     logits, answers, draft = writer(prompt, draft, valid=valid if uneven else None)
     rules.check(logits.shape[-1])
-    last = torch.tensor(lengths, device=logits.device) - 1
+    last = torch.tensor(lengths, device=logits.device).clamp(max=logits.shape[1]) - 1
     read = Prompt(
         draft=draft,
         logits=logits[torch.arange(count, device=logits.device), last],
@@ -94,6 +100,7 @@ def search(
         valid=torch.ones_like(prompt, dtype=torch.bool) if valid is None else valid,
         limits=limits,
         rows=numbers,
+        begun=earlier,
         device=prompt.device,
     )
     return strategy.write(writer, read, rules, best=best, watch=watch)

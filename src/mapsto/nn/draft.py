@@ -7,9 +7,33 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mapsto.collection import Collection
+from mapsto.functional.cache import longest
 from mapsto.functional.state import State
+from mapsto.nn.position import Position
+from mapsto.nn.product import Products
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "Now"]
+
+
+@dataclass(frozen=True)
+class Now:
+    """What one step is about, the same for all blocks.
+
+    Attributes:
+        x: the new items at the entrance: where they are, and which exist.
+        valid: which of the new items exist, first in each row; None if all do.
+        position: tells queries and keys their places.
+        known: where all items so far are, the new ones included; only asked if the position has a bias.
+        first: the rank of each row's first new item.
+        product: of items and weights.
+    """
+
+    x: Collection
+    valid: Bool[Tensor, "R T"] | None
+    position: Position
+    known: Collection | None
+    first: int | Int[Tensor, " R"]
+    product: Products
 
 
 @dataclass(frozen=True)
@@ -20,6 +44,7 @@ class Draft:
         own: a state of each block's self-attention.
         memory: a state of each block's cross-attention; empty where there is no memory.
         owner: (R,) which row of the memory each row asks: rows that search from one source share it.
+        product: of few items and the weights, which it keeps prepared for that.
         places: (R, C, P) where the items so far are, if a bias will ask for them.
         length: (R,) how many items each row has.
         filled: the most that a row can have by now. A Python number, so that no step waits for the device.
@@ -29,6 +54,7 @@ class Draft:
     own: tuple[State, ...]
     memory: tuple[State, ...]
     owner: Int[Tensor, " R"]
+    product: Products
     places: Float[Tensor, "R C P"] | None
     length: Int[Tensor, " R"]
     filled: int = 0
@@ -48,13 +74,17 @@ class Draft:
         )
 
     def extended(self, x: Collection, valid: Bool[Tensor, "R T"] | None) -> "Draft":
-        """With T more items in each row, those that are valid; states are still the old ones. Writes to places."""
+        """With T more items in each row, those that are valid; states are still the old ones. Writes to places.
+
+        Raises:
+            ConfigError: places are kept, and a row would have more than there is room for.
+        """
         count = x.items.shape[1]
         even = self.even and valid is None
         length = self.length + (count if valid is None else valid.sum(1))
         filled = self.filled + count
         if self.places is not None and x.places is not None:
-            filled = min(filled, self.places.shape[1] - 1)
+            filled = longest(self.length, length, filled, self.places.shape[1] - 1)
             rank = self.length[:, None] + torch.arange(count, device=self.length.device)
             if valid is not None:  # the last place takes what does not exist, and is never read
                 rank = rank.masked_fill(~valid, self.places.shape[1] - 1)

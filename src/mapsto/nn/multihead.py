@@ -14,7 +14,9 @@ from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.collection import Collection, Packed
 from mapsto.errors import ConfigError
 from mapsto.functional.state import State
+from mapsto.nn.draft import Now
 from mapsto.nn.position import Position
+from mapsto.nn.product import Products
 
 __all__ = ["MultiheadAttention"]
 
@@ -105,35 +107,26 @@ class MultiheadAttention(nn.Module):
         state: State = self.attention.start(like, capacity, batch=batch, heads=self.heads, key=key, value=key)
         return state
 
-    def step(
-        self,
-        x: Collection,
-        state: State,
-        *,
-        position: Position,
-        known: Collection | None,
-        first: int | Int[Tensor, " B"],
-        valid: Bool[Tensor, "B T"] | None,
-    ) -> tuple[Float[Tensor, "B T D"], State]:
+    def step(self, items: Float[Tensor, "B T D"], state: State, now: Now) -> tuple[Float[Tensor, "B T D"], State]:
         """Causal self-attention of T more items a row: what :meth:`forward` would answer at their places.
 
         For decoding, not for learning. Consumes the state.
 
         Args:
-            x: the new items, where they are.
+            items: the new items, as this layer sees them.
             state: from :meth:`start`, or the last step.
-            position: tells queries and keys their places.
-            known: where all items so far are, the new ones included; only asked if the position has a bias.
-            first: the rank of each row's first new item.
-            valid: which of the new items exist, first in each row; None if all do.
+            now: where they are, and what else all layers know of them.
         """
-        q, k, v = self._heads(*self.project(x.items, None))
+        parts = now.product(items, self.qkv.weight, self.qkv.bias).view(*items.shape[:2], 3, self.heads, -1)
+        q, k, v = (part.transpose(1, 2) for part in parts.unbind(2))
+        if self.log_temperature is not None:
+            q, k = self._normalise(q), self._normalise(k)
         bias: Bias | None = None
-        if x.places is not None:
-            q, k = position.rotate(q, x.places), position.rotate(k, x.places)
-            bias = None if known is None else position.between(x, known, q, first=first)
-        answer, state = self.attention.step(q, k, v, state, valid=valid, bias=bias)
-        return self.out(answer.transpose(1, 2).flatten(2)), state
+        if (places := now.x.places) is not None:
+            q, k = now.position.rotate(q, places), now.position.rotate(k, places)
+            bias = None if now.known is None else now.position.between(now.x, now.known, q, first=now.first)
+        answer, state = self.attention.step(q, k, v, state, valid=now.valid, bias=bias)
+        return now.product(answer.transpose(1, 2).flatten(2), self.out.weight, self.out.bias), state
 
     def memorise(self, memory: Collection) -> State:
         """A memory as the state that :meth:`ask` reads: its keys and values, made once for all steps."""
@@ -143,11 +136,11 @@ class MultiheadAttention(nn.Module):
         state = self.attention.write(k, v, state, valid=memory.valid)
         return state
 
-    def ask(self, x: Float[Tensor, "B L D"], state: State) -> Float[Tensor, "B L D"]:
+    def ask(self, x: Float[Tensor, "B L D"], state: State, product: Products) -> Float[Tensor, "B L D"]:
         """Cross-attention into what was memorised."""
-        q = F.linear(x, self.qkv.weight[: self.dim], None if self.qkv.bias is None else self.qkv.bias[: self.dim])
-        (q,) = self._heads(q)
-        return self.out(self.attention.read(q, state).transpose(1, 2).flatten(2))
+        weight, bias = self.qkv.weight[: self.dim], None if self.qkv.bias is None else self.qkv.bias[: self.dim]
+        (q,) = self._heads(product(x, weight, bias))
+        return product(self.attention.read(q, state).transpose(1, 2).flatten(2), self.out.weight, self.out.bias)
 
     def weights(
         self,

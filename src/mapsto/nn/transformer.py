@@ -13,10 +13,11 @@ from mapsto.attention.softmax import SoftmaxAttention
 from mapsto.collection import Collection, Packed
 from mapsto.errors import ConfigError, did_you_mean
 from mapsto.functional.state import State
-from mapsto.nn.draft import Draft
+from mapsto.nn.draft import Draft, Now
 from mapsto.nn.dropout import Dropout
 from mapsto.nn.multihead import MultiheadAttention
 from mapsto.nn.position import NoPosition, Position
+from mapsto.nn.product import Products
 from mapsto.nn.reader import Reader
 
 __all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Mixer", "Placement", "PostNorm", "PreNorm", "Prior"]
@@ -72,6 +73,13 @@ class FeedForward(nn.Sequential):
     def __init__(self, dim: int, hidden: int, *, activation: nn.Module | None = None, dropout: float = 0.0):
         super().__init__(nn.Linear(dim, hidden), activation or nn.GELU(), Dropout(dropout), nn.Linear(hidden, dim))
 
+    def step(self, x: Float[Tensor, "R T D"], product: Products) -> Float[Tensor, "R T D"]:
+        """The same for few items, nothing dropped."""
+        first, activation, _, last = self
+        assert isinstance(first, nn.Linear)
+        assert isinstance(last, nn.Linear)
+        return product(activation(product(x, first.weight, first.bias)), last.weight, last.bias)
+
 
 class Mixer(Protocol):
     """What lets the items of a group know of each other: self-attention, or a memory in its place."""
@@ -115,26 +123,22 @@ class Block(nn.Module):
         return x.replace(items=self._run(x.items, look, ask))
 
     def step(
-        self,
-        x: Collection,
-        own: State,
-        memory: State | None,
-        position: Position,
-        draft: Draft,
-        after: Draft,
-        valid: Tensor | None,
-    ) -> tuple[Collection, State]:
-        known, first, attention, cross = after.known, draft.first, self.attention, self.cross
+        self, items: Float[Tensor, "R T D"], own: State, memory: State | None, now: Now
+    ) -> tuple[Float[Tensor, "R T D"], State]:
+        """What a causal run answers at the places of the new items, and the state after them. Nothing is dropped."""
+        attention, cross, add = self.attention, self.cross, self.placement.add
         assert isinstance(attention, MultiheadAttention)
 
         def look(items: Tensor) -> Tensor:
             nonlocal own
-            seen = x.replace(items=items)
-            answer, own = attention.step(seen, own, position=position, known=known, first=first, valid=valid)
+            answer, own = attention.step(items, own, now)
             return answer
 
-        ask = None if cross is None or memory is None else lambda q: cross.ask(q, memory)
-        return x.replace(items=self._run(x.items, look, ask)), own
+        items = add(items, self.attention_norm, look)
+        if cross is not None and memory is not None:
+            assert self.cross_norm is not None
+            items = add(items, self.cross_norm, lambda y: cross.ask(y, memory, now.product))
+        return add(items, self.feedforward_norm, lambda y: self.feedforward.step(y, now.product)), own
 
     def _run(self, items: Tensor, look: Branch, ask: Branch | None) -> Tensor:
         add, drop = self.placement.add, self.dropout
@@ -235,6 +239,7 @@ class Stack(nn.Module):
             tuple(layer.start(like, capacity, batch=batch) for layer in attending),
             () if memory is None else tuple(b.cross.memorise(memory) for b in blocks if b.cross is not None),
             torch.arange(batch, device=like.device),
+            Products(capacity),
             places,
             torch.zeros(batch, dtype=torch.int64, device=like.device),
         )
@@ -252,13 +257,14 @@ class Stack(nn.Module):
             valid: which of the new items exist, first in each row; None if all do.
         """
         after = draft.extended(x, valid)
-        x = x.replace(items=self.dropout(self.position.add(x.items, x.places)))
+        now = Now(x, valid, self.position, after.known, draft.first, draft.product)
+        items = self.position.add(x.items, x.places)
         asked: Sequence[State | None] = draft.memory or [None] * len(self.blocks)
         own = []
         for block, state, memory in zip(self._layers, draft.own, asked, strict=True):
-            x, state = block.step(x, state, memory, self.position, draft, after, valid)
+            items, state = block.step(items, state, memory, now)
             own.append(state)
-        return self.norm(x.items), replace(after, own=tuple(own))
+        return self.norm(items), replace(after, own=tuple(own))
 
 
 def _agree(

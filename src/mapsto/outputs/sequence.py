@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from mapsto.collection import Collection
 from mapsto.errors import DataError
 from mapsto.nn.loss import Loss
+from mapsto.nn.product import Products
 from mapsto.nn.target import Target, TokenTarget
 from mapsto.outputs import Output, Theta
 from mapsto.ragged import Ragged, Rows
@@ -97,7 +98,7 @@ class SequenceOutput(Output):
             how: dict[str, Any] = {"size": vocabulary_size, "least": vocabulary_least, "few": "characters"}
             learned = learn_column(vocabulary, _measured(values, lengths), **how)
         longest = 1 + int(np.quantile(lengths, 0.999, method="higher")) if lengths else 1
-        longest = min(longest, window or limit or longest)
+        longest = min(longest, window or (limit and limit + 1) or longest)  # what is cut has no end
         numbers = {"limit": limit, "longest": longest, "window": window, "smoothing": smoothing}
         return {"name": name, "vocabulary": learned, **numbers, "tie": tie}
 
@@ -119,19 +120,19 @@ class SequenceOutput(Output):
         return {"ids": np.append(ids, np.int32(END))}
 
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
-        """``ids`` and ``valid`` (B, L), and ``before`` (B, 1), the token before each row."""
+        """``ids`` and ``valid`` (B, L), and ``before`` (B,), the token before each row."""
         ids, valid = columns["ids"].pad()
         if "before" in columns:
-            before = torch.from_numpy(columns["before"].dense())
+            before = torch.from_numpy(columns["before"].dense()[:, 0])
         else:
-            before = torch.full((len(ids), 1), BEGIN, dtype=torch.int32)
+            before = torch.full((len(ids),), BEGIN, dtype=torch.int32)
         return {"ids": torch.from_numpy(ids), "valid": torch.from_numpy(valid), "before": before}
 
     def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
         """The embeddings of the target's tokens, shifted by one."""
         assert target is not None, "a sequence asks by its own tokens"
         known = target["ids"].masked_fill(~target["valid"], 0)
-        ids = torch.cat([target["before"], known], 1)[:, : known.shape[1]]
+        ids = torch.cat([target["before"][:, None], known], 1)[:, : known.shape[1]]
         return self.ask(ids, start, target["valid"])
 
     def ask(
@@ -153,6 +154,10 @@ class SequenceOutput(Output):
     def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
         """The log-odds of every token at every query."""
         return {self.name: self.head(answers)}
+
+    def step(self, answers: Float[Tensor, "B T D"], product: Products) -> Float[Tensor, "B T V"]:
+        """The same log-odds of few answers, for decoding."""
+        return product(answers, self.head.head.weight, self.head.head.bias)
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
         """Log p of the whole sequence, its end included."""

@@ -18,7 +18,7 @@ from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.future import forecasting
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
-from mapsto.tasks.written import alone, written
+from mapsto.tasks.written import alone, units, written
 
 __all__ = ["describe_map", "result_lines", "token_counts", "whole"]
 
@@ -49,8 +49,8 @@ def describe_map(
         blocks = f"encoder {m.depth} x {m.dim}, {decoder}, {m.mixing}" if model.names else f"{decoder}, {m.mixing}"
     counts, how = dataset.split.counts, _split(config)
     if not model.names:
-        counts, how = token_counts(dataset), f"{written(model).vocabulary.kind} {how}"
-        total = f"{amount(sum(counts.values()))} {written(model).vocabulary.kind}"
+        counts, how = token_counts(dataset), f"{units(written(model).vocabulary)} {how}"
+        total = f"{amount(sum(counts.values()))} {units(written(model).vocabulary)}"
         columns = f"text of {total}" if whole(config) else f"{columns}, {total} in all"
     copies = f"; {amount(dataset.split.duplicates)} copies kept on one side" if dataset.split.duplicates else ""
     if dataset.split.crossing:

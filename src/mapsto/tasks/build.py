@@ -125,7 +125,7 @@ def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module]
 def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dict[str, Any]) -> Decoder | Prior:
     """What writes a sequence or says a series: a decoder that asks the memory, or one that asks nobody. It attends."""
     settled, said, kind = config.model_copy(update={"mixer": "attention"}), measured.output, schema.output.kind
-    longest = said["horizon"] if kind == "series" else said["window"] or said["limit"]
+    longest = said["horizon"] if kind == "series" else said["window"] or (said["limit"] and said["limit"] + 1)
     common = common | {
         "attention": kinds.make("attention", config.attention),
         "position": _position([kind], settled, [longest]),
@@ -167,7 +167,10 @@ def _position(found: list[str], config: ModelConfig, limits: list[int]) -> Posit
     if name != "learned":
         return _distance(name, found, config, limits)
     if len(found) != 1 or not limits[0]:
-        raise ConfigError("model.position=learned needs one sequence or series with an input.limit")
+        raise ConfigError(
+            "model.position=learned needs one sequence or series with a limit.   Give input.limit, and output.limit where "
+            "texts are written"
+        )
     return Learned(config.dim, limits[0])
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mapsto.errors import MapstoError
+from mapsto.music import Music
 from mapsto.tasks.announce import whole
 from mapsto.tasks.build import parameters
 from mapsto.tasks.future import forecasting
@@ -178,6 +179,10 @@ def _call(run: Run) -> dict[str, str]:
     """Commands and Python to use it with."""
     path, columns = f"runs/{run.folder.name}", run.schema.sources
     folder, name = shlex.quote(visible(path)), _code(path)
+    if not columns and isinstance(written(run.model).vocabulary, Music):
+        python = "from pathlib import Path\nfrom mapsto.tasks.sample import sample\n"
+        draw = f'sample(Path("{name}"), seconds=30.0, out=Path("new.mid"))'
+        return {"shell": f"mapsto sample {folder} --seconds 30 --out new.mid", "python": python + draw}
     if not columns:
         draw = f'sample(Path("{name}"), given="A beginning")[0]["{_code(written(run.model).name)}"]'
         python = f"from pathlib import Path\nfrom mapsto.tasks.sample import sample\nprint({draw})"

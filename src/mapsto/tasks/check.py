@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto.data.kind import infer
+from mapsto.data.passage import Passages
 from mapsto.data.problem import problems
 from mapsto.models.mapper import Mapper
 from mapsto.nn.multihead import MultiheadAttention
+from mapsto.tasks.announce import token_counts
 from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.crossover import choose
@@ -22,7 +24,11 @@ from mapsto.tasks.honesty import listed
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized
 from mapsto.tasks.run import load
+from mapsto.tasks.seen import doubts, lines, sequences
 from mapsto.tasks.watch import amount
+from mapsto.tasks.window import WindowFeed
+from mapsto.tasks.written import alone, units, written
+from mapsto.vocabulary import END
 
 __all__ = ["check_data", "check_run"]
 
@@ -45,7 +51,9 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     def say(text: str, style: str = "") -> None:
         console.print(Text(visible(text), style=style), soft_wrap=True)
 
-    say(f"{table.name}    {amount(len(dataset.store))} rows, {len(table.columns)} columns")
+    whole = isinstance(table, Passages)
+    rows = f"one text, in {len(dataset.store)} passages" if whole else f"{amount(len(dataset.store))} rows"
+    say(f"{table.name}    {rows}" + ("" if whole else f", {len(table.columns)} columns"))
     columns: dict[str, dict[str, Any]] = {}
     roles = [(c, k, "from") for f in schema.inputs for c, k in f.columns] + [
         (c, k, "to") for c, k in schema.output.columns
@@ -75,10 +83,13 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         say(f"  {role:<5}{column:<18}{kind:<10}{amount(summary.distinct)} different{size}{gaps}    ({guess.reason})")
         if 1 < len(columns[column]["counts"]) <= 12:
             say("       " + ", ".join(f"{k} {amount(n)}" for k, n in columns[column]["counts"].items()))
-    say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}")
     config, chosen = choose(sized(config, dataset), dataset, device=_cpu())
     config = settle(config, dataset)
     model = build(schema, dataset.measured, config.model, seed=config.seed)
+    if not model.names:
+        counts = token_counts(dataset)
+    unit = "" if model.names else f" {units(written(model).vocabulary)}"
+    say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}{unit}")
     train = feed(dataset, "train", model, config, _cpu())
     plan = make_plan(config, train, bfloat16=False)
     order = train.order(0)
@@ -86,19 +97,24 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     real = float(train.lengths.sum() / max(1, places))
     low, middle, high = np.percentile(train.lengths, [0, 50, 100]).astype(int).tolist()
     examples = _examples(train)
+    told = sequences(dataset, model)
     seen = {
+        "sequences": told,
         "items": {"least": low, "median": middle, "most": high},
         "batches": len(order),
         "batch_tokens": config.train.batch_tokens,
         "real_share": round(real, 4),
         "examples": examples,
     }
+    each = "items a row" if model.names else "tokens a window (output.limit)"
     say(
-        f"sees     {amount(low)} to {amount(high)} items a row, median {amount(middle)}; {len(order)} batches of at most "
+        f"sees     {amount(low)} to {amount(high)} {each}, median {amount(middle)}; {len(order)} batches of at most "
         f"{amount(config.train.batch_tokens)} items, {real:.0%} of them real"
     )
-    for name, rows in examples.items():
-        for names in rows:
+    for line in lines(told):
+        say(f"         {line}")
+    for example in zip(*examples.values(), strict=True):
+        for name, names in zip(examples, example, strict=True):
             cut = names[:24]
             say(f"         {name}: {' | '.join(cut)}{' | ...' if len(names) > len(cut) else ''}")
     say(
@@ -106,7 +122,7 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
     )
     if chosen:
         say(chosen)
-    warnings = _warnings(dataset, table, schema)
+    warnings = _warnings(dataset, table, schema) + doubts(told)
     for warning in warnings:
         say(f"warning: {warning}", "yellow")
     if not warnings:
@@ -128,14 +144,21 @@ def _cpu() -> Any:
 
 
 def _lengths(train: StoreFeed, rows: Any) -> Any:
-    position = np.searchsorted(train.rows, rows)
-    return train.lengths[position]
+    if isinstance(train, WindowFeed):  # they begin elsewhere in every epoch
+        return rows % (train.width + 1)
+    return train.lengths[np.searchsorted(train.rows, rows)]
 
 
 def _examples(train: StoreFeed) -> dict[str, list[list[str]]]:
     rows = train.rows[:SHOWN]
     parts = train.model.sources.items()
-    return {name: part.names(train.take(name, rows)) for name, part in parts if part.kind in ("sequence", "vector")}
+    found = {name: part.names(train.take(name, rows)) for name, part in parts if part.kind in ("sequence", "vector")}
+    output = alone(train.model)
+    if output is not None:
+        ids, lengths = train.take("target", rows)["ids"].flat()
+        cut = np.split(ids, np.cumsum(lengths)[:-1])
+        found[output.name] = [output.vocabulary.names(x[x != END].tolist()) for x in cut]
+    return found
 
 
 def _warnings(dataset: Any, table: Any, schema: Any) -> list[str]:
@@ -177,7 +200,9 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
 
     run = load(folder, device="cpu")
     test = run.feed("test")
-    console.print(Text(f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test rows; about a minute"))
+    what = "rows" if run.model.names else "windows"
+    text = f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test {what}; about a minute"
+    console.print(Text(text))
     verdicts = check_model(run.model, test.batch(test.rows[:8]))
     marks = {"W": "window", "F": "features", "H": "estimator"}
     for layer in _different(run.model):

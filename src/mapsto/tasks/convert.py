@@ -179,7 +179,7 @@ def _changed(old: Run, config: Config) -> Mapper:
 def _score(run: Run, model: Mapper, world: World) -> Scores:
     test, groups = run.feed("test"), run.dataset().groups
     found = answer(model, test, world=world)
-    groups = None if groups is None else groups[test.rows]
+    groups = None if groups is None else groups[test.owners]
     return score(model, found, groups=groups, seed=run.config.seed, resamples=1000 if world.first else 0)
 
 

@@ -155,7 +155,12 @@ def _least(call: Callable[[], None], device: torch.device, budget: float) -> flo
 
 
 def lengths(dataset: Dataset) -> NDArray[np.int64]:
-    """Items of each training row, all inputs together."""
+    """Items of each training row, all inputs together; of a language model, those of its windows."""
+    if not dataset.schema.inputs:
+        tokens, window = dataset.store.columns["t.ids"].lengths, dataset.measured.output["window"]
+        tokens = tokens[dataset.split.rows("train")]
+        whole: NDArray[np.int64] = np.full(int((tokens // window).sum()), window, np.int64)
+        return np.concatenate([whole, tokens % window])
     parts = Parts.build(dataset.schema, dataset.measured, dim=8).inputs
     found = []
     for i, part in enumerate(parts):
@@ -196,14 +201,17 @@ def choose(
         )
     found = b""
     if world is None or world.first:
-        found = json.dumps(_decide(config, lengths(dataset), device, bfloat16)).encode()
+        causal = not dataset.schema.inputs
+        found = json.dumps(_decide(config, lengths(dataset), device, bfloat16, causal)).encode()
     kind, why = json.loads((found if world is None else world.share(found, starting=True)[0]).decode())
     config = config.model_copy(deep=True)
     config.model.attention = kind
     return config, f"attention     auto: {why}"
 
 
-def _decide(config: Config, rows: NDArray[np.int64], device: torch.device, bfloat16: bool) -> tuple[str, str]:
+def _decide(
+    config: Config, rows: NDArray[np.int64], device: torch.device, bfloat16: bool, causal: bool
+) -> tuple[str, str]:
     heads, key = config.model.heads, config.model.dim // max(1, config.model.heads)
     least, longest = (int(rows.min()), int(rows.max())) if len(rows) else (0, 0)
     if longest < LEAST:
@@ -211,7 +219,7 @@ def _decide(config: Config, rows: NDArray[np.int64], device: torch.device, bfloa
     if config.model.position in BIASED:
         return "softmax", f"softmax: position {config.model.position} adds to its logits, and favor attention has none"
     began = time.perf_counter()
-    found = race(heads, key, longest=longest, device=device, bfloat16=bfloat16)
+    found = race(heads, key, causal=causal, longest=longest, device=device, bfloat16=bfloat16)
     ratio = float(found.cost("favor", rows).sum() / found.cost("softmax", rows).sum())
     at, spent = found.length, time.perf_counter() - began
     from_ = f"it is faster from about {amount(float(f'{at:.2g}'))} items on" if at < 1e6 else "it is never faster"

@@ -18,10 +18,10 @@ from mapsto.data.folder import Folder
 from mapsto.data.kind import Summary, describe
 from mapsto.data.passage import Passages
 from mapsto.data.source import Table
-from mapsto.data.split import Split, by_column, content, folds, split
+from mapsto.data.split import Split
 from mapsto.data.store import Store, cache_folder, cached, open_store
 from mapsto.data.table import open_table
-from mapsto.errors import ConfigError, DataError
+from mapsto.errors import DataError
 from mapsto.models.mapper import Mapper
 from mapsto.ragged import Ragged
 from mapsto.tasks import prepared
@@ -31,6 +31,7 @@ from mapsto.tasks.demo import demo_table
 from mapsto.tasks.future import columns, in_windows, reading
 from mapsto.tasks.prepared import Measured
 from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
+from mapsto.tasks.survey import divide, survey
 from mapsto.vocabulary import Vocabulary
 
 __all__ = ["Dataset", "Measured", "convert", "prepare"]
@@ -78,17 +79,6 @@ class Dataset:
             whole.update(np.ascontiguousarray(column.offsets).tobytes())
             whole.update(np.ascontiguousarray(column.values).tobytes())
         return whole.hexdigest()
-
-
-@dataclass
-class Survey:
-    """One pass over all rows: what the split needs to know."""
-
-    keys: list[int]
-    labels: list[Any]
-    groups: list[Any]
-    sides: list[Any]
-    places: list[tuple[int, int]]
 
 
 def tables(config: Config, source: Any = None) -> list[tuple[Table, str]]:
@@ -141,10 +131,10 @@ def prepare(
     schema = schema or known
     _odd(schema, summaries, table, config)
     errors = Errors(config.data.skip_bad)
-    survey = _survey(parts, schema, config, errors)
+    seen = survey(parts, schema, config, errors)
     errors.settle()
     with _of(table):
-        division = _divide(config, survey, [part for _, part in parts])
+        division = divide(config, seen, [part for _, part in parts])
     train = set(division.rows("train").tolist())
     with _of(table):
         measured = measured or measure(schema, partial(_training, parts, schema, train), config)
@@ -152,14 +142,14 @@ def prepare(
     settings = {"schema": schema.to_json(), "measured": fingerprint(measured), "skip": config.data.skip_bad}
     named = _names_files(schema, table)
     if named:  # what the files hold is not in the fingerprint of the table that names them
-        settings["content"] = hashlib.sha256(np.array(survey.keys, np.uint64).tobytes()).hexdigest()
+        settings["content"] = hashlib.sha256(np.array(seen.keys, np.uint64).tobytes()).hexdigest()
     folder = cache_folder("+".join(digest for _, digest in sources), settings)
     late = Errors(config.data.skip_bad)
     store = cached(folder, lambda: _parsed(parts, schema, model_parts, late))
     kept = store.columns["row"].values  # rows whose values no input or output could parse are missing here
     division = replace(division, sides=division.sides[kept])
-    groups = np.array([str(survey.groups[i]) for i in kept]) if config.data.group else None
-    places = [(parts[t][0].name, row) for t, row in (survey.places[i] for i in kept)]
+    groups = np.array([str(seen.groups[i]) for i in kept]) if config.data.group else None
+    places = [(parts[t][0].name, row) for t, row in (seen.places[i] for i in kept)]
     dataset = Dataset(schema, measured, store, division, groups, places, summaries, errors, sources)
     if fresh and not named:
         prepared.remember(place, dataset, folder, config.data.split)
@@ -200,50 +190,6 @@ def _odd(schema: Schema, summaries: Mapping[str, Summary], table: Table, config:
                     f'{table.name} row {row}: "{column}": {text} is no number.   {summary.oddities} such rows of '
                     f'{summary.rows}.   Use {column}:label, or data.missing=["{text.strip(chr(34))}"] if it means no value'
                 )
-
-
-def _survey(parts: list[tuple[Table, str]], schema: Schema, config: Config, errors: Errors) -> Survey:
-    survey = Survey([], [], [], [], [])
-    data = config.data
-    extra = [c for c in (data.split, data.group) if c]
-    if not data.split and parts[0][0].split:
-        data.split = parts[0][0].split
-        extra.append(data.split)
-    for index, (table, _) in enumerate(parts):
-        cells = {c: table.column(c) for c in extra}
-        for row in schema.rows(table, errors, index=index):
-            survey.keys.append(content(row.raw))
-            # Within what is equally distributed: the values of a label, not those of texts.
-            survey.labels.append(row.target[0] if row.target is not None and schema.output.kind == "vector" else None)
-            survey.groups.append(cells[data.group][row.number - 1] if data.group else None)
-            survey.sides.append(cells[data.split][row.number - 1] if data.split else None)
-            survey.places.append((index, row.number))
-    if not survey.keys:
-        errors.skip = 0.0
-        errors.settle()
-    return survey
-
-
-def _divide(config: Config, survey: Survey, parts: list[str]) -> Split:
-    data = config.data
-    keys = np.array(survey.keys, np.uint64)
-    groups = survey.groups if data.group else None
-    # A group holds rows of many labels: its shares are met in rows, not label by label.
-    labels = survey.labels if groups is None and survey.labels and isinstance(survey.labels[0], str) else None
-    if data.split or any(parts):
-        named = survey.sides if data.split else [parts[table] for table, _ in survey.places]
-        return by_column(named, keys=keys, labels=labels, groups=groups, seed=config.seed)
-    if data.folds:
-        if not 0 <= data.fold < data.folds:
-            raise ConfigError(f"data.fold={data.fold}: folds are numbered 0 to {data.folds - 1}")
-        fold = folds(keys, data.folds, labels=labels, groups=groups, seed=config.seed)
-        rest = np.flatnonzero(fold != data.fold)
-        sides = np.full(len(keys), 2, np.uint8)
-        of = [None if x is None else [x[i] for i in rest] for x in (labels, groups)]
-        sides[rest] = split(keys[rest], labels=of[0], groups=of[1], shares=(0.9, 0.1, 0.0), seed=config.seed).sides
-        return Split(sides, len(keys) - len(np.unique(keys)))
-    shares = (data.shares[0], data.shares[1], data.shares[2])
-    return split(keys, labels=labels, groups=groups, shares=shares, seed=config.seed)
 
 
 def _training(parts: list[tuple[Table, str]], schema: Schema, train: set[int]) -> Iterator[Row]:

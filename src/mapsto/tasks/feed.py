@@ -66,6 +66,11 @@ class StoreFeed:
         found = batches(self.lengths, tokens=self.tokens, rows=self.batch_rows, seed=0, epoch=0, shuffle=False)
         return [self.rows[batch] for batch in found]
 
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """The row of the store that each of ``rows`` is of."""
+        return self.rows
+
     def place(self, row: int) -> int:
         """The row of the store that a row of a batch is of."""
         return row

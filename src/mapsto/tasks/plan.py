@@ -30,7 +30,7 @@ WARM, TIMED = 5, 20
 def sized(config: Config, dataset: Dataset) -> Config:
     """Fill in width, depth and heads, where they were left to the data's size."""
     config = config.model_copy(deep=True)
-    rows = dataset.split.counts["train"]
+    rows = _rows(dataset)
     if config.size == "auto":
         config.size = "xs" if rows < 1000 else "s" if rows < 50_000 else "m"
     size = SIZES[config.size]
@@ -40,10 +40,18 @@ def sized(config: Config, dataset: Dataset) -> Config:
     return config
 
 
+def _rows(dataset: Dataset) -> int:
+    """Training rows; of a language model, whose texts are of any length, stretches of 64 tokens."""
+    rows = dataset.split.rows("train")
+    if dataset.schema.inputs:
+        return len(rows)
+    return max(len(rows), int(dataset.store.columns["t.ids"].lengths[rows].sum()) // 64)
+
+
 def settle(config: Config, dataset: Dataset, world: World | None = None) -> Config:
     """Fill in what was left to the data's size and the processes, so that the config says every value."""
     config = sized(config, dataset)
-    rows = dataset.split.counts["train"]
+    rows = _rows(dataset)
     if config.model.normalise is None:
         config.model.normalise = config.model.attention.partition(":")[0] == "favor"
     if not config.train.lr:

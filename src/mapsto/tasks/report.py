@@ -21,7 +21,7 @@ from mapsto.tasks.pictures.view import inputs
 from mapsto.tasks.run import Run
 from mapsto.tasks.verdict import Verdict, verdicts, word
 from mapsto.tasks.watch import amount
-from mapsto.tasks.written import alone, written
+from mapsto.tasks.written import alone, units, written
 
 __all__ = ["heading", "shape", "sources", "targets", "write", "written_how"]
 
@@ -131,7 +131,7 @@ def rows(run: Run, data: Any) -> str:
     """How many rows are for what; of a text that is read whole, how many tokens."""
     counts, what = data.split.counts, ""
     if not run.model.names:
-        counts, what = token_counts(data), f" {written(run.model).vocabulary.kind}"
+        counts, what = token_counts(data), f" {units(written(run.model).vocabulary)}"
     uses = {"train": "train", "val": "choose", "test": "test"}
     text = ", ".join(f"{amount(counts[side])}{what} to {use}" for side, use in uses.items())
     copies = data.split.duplicates
@@ -199,18 +199,18 @@ def written_how(run: Run, result: Mapping[str, Any]) -> list[str]:
     output = alone(run.model)
     if output is None:
         return []
-    told = "NLL, perplexity, token accuracy and bits a character are of each token given the true ones before it"
+    texts = isinstance(output.vocabulary.decode([]), str)
+    told = f"NLL, perplexity{', token accuracy and bits a character' if texts else ' and token accuracy'} are of each token "
+    told += "given the true ones before it, the end of a row among them"
     if not run.model.names:
-        notes = [f"{told}, the end of a text among them."]
+        notes = [f"{told}."]
     else:
         beams = run.config.output.beam
         how = f"beam search with {beams} beams" if beams > 1 else "greedy search"
-        notes = [
-            f"{told}, the end among them; exact match, error rates, BLEU and chrF are of what the model writes by itself "
-            f"({how})."
-        ]
-    words = output.vocabulary.kind
-    if not isinstance(output.vocabulary.decode([]), str):
+        written_alone = "exact match, error rates, BLEU and chrF" if texts else "exact match and the error rate"
+        notes = [f"{told}; {written_alone} are of what the model writes by itself ({how})."]
+    words = units(output.vocabulary)
+    if not texts:
         symbols = "Error rates are insertions, deletions and substitutions over true symbols."
     else:
         symbols = "The symbol error rate of texts is that of characters."

@@ -108,7 +108,6 @@ class Run:
         data = self.dataset() if source is None or self.config.data.source else None
         if source is None:
             test, groups = self.feed("test"), None if data is None else data.groups
-            groups = None if groups is None else groups[test.rows]
         else:
             table = self._other(source)
             skip = self.config.data.skip_bad
@@ -117,6 +116,7 @@ class Run:
             if self.config.data.group and self.config.data.group in table.columns:
                 groups = np.array([str(g) for g in table.column(self.config.data.group)])[np.array(numbers) - 1]
             test = self.store_feed(store, targets=True)
+        groups = None if groups is None else groups[test.owners]
         found, first = answer(self.model, test, world=world), world is None or world.first
         known = None if data is None else (self.feed("train"), self.feed("val"))
         result = judge(self.model, self.config, test, known, found, groups=groups, world=world)

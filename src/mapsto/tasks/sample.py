@@ -21,7 +21,7 @@ from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.predict import write_rows
 from mapsto.tasks.run import Run, load
 from mapsto.tasks.written import written
-from mapsto.vocabulary import BEGIN
+from mapsto.vocabulary import BEGIN, UNKNOWN, Vocabulary
 
 __all__ = ["continued", "sample"]
 
@@ -71,14 +71,16 @@ def sample(
         raise ConfigError(f"--seconds is for music, and {run} writes {output.vocabulary.kind}.   Say --tokens")
     if out is not None and out.suffix not in FILES:
         raise ConfigError(f"--out {out}: {', '.join(FILES)} are written")
-    stops = [output.vocabulary.encode(text).tolist() for text in until]
+    stops = [_stop(output.vocabulary, text) for text in until]
+    parted = output.vocabulary.kind in ("words", "symbols")
+    gap = " " if parted and given and not given[-1].isspace() else ""
     shown = None
     if console is not None and not console.stderr and out is None and count == 1:
         shown = _Shown(output.vocabulary.decode, console)
         if not loaded.model.names:
-            shown.text(given)
+            shown.text(given + gap)
     lines = continued(loaded, given, count=count, tokens=tokens, how=how, stops=stops, watch=shown)
-    prefix = "" if loaded.model.names else given
+    prefix = "" if loaded.model.names else given + gap
     rows = []
     for line in lines:
         said = output.vocabulary.decode(line.ids)
@@ -96,6 +98,20 @@ def sample(
                 console.print(Text("---"))
             console.print(Text(visible(_plain(row[output.name]), "\n\t")), soft_wrap=True)
     return rows
+
+
+def _stop(vocabulary: Vocabulary, text: str) -> list[int]:
+    """A text that ends a sequence, as ids.
+
+    Raises:
+        ConfigError: it is never written.
+    """
+    ids: list[int] = vocabulary.encode(text).tolist()
+    if not ids or UNKNOWN in ids:
+        raise ConfigError(
+            f"--until {text!r}: expected a text of {vocabulary.kind} that occur in the training rows, or it never ends one"
+        )
+    return ids
 
 
 def _play(
@@ -188,15 +204,19 @@ def _long(
     watch: Callable[[int, int], None] | None,
 ) -> list[Written]:
     """Texts of a language model, window after window; all rows that go on are equally long."""
-    model, window = run.model, written(run.model).window
+    model = run.model
+    window = written(model).window or known.shape[1] + tokens
     lines = [Written([], 0.0, 0.0, "limit") for _ in known]
+    most = max(map(len, stops), default=1) - 1  # tokens of a stop sequence that an earlier window may hold
     rows, done = list(range(len(known))), 0
     while rows and done < tokens:
         seen = known if known.shape[1] < window else known[:, -max(1, window // 2) :]
         limit = min(tokens - done, window - seen.shape[1] + 1)
         draft = model.begin({}, len(rows), seen.shape[1] + limit)
         again = replace(how, seed=entropy(how.seed, "window", done)) if done and isinstance(how, Sample) else how
-        found = search(model.write, draft, seen, strategy=again, limit=limit, rows=rows, stops=stops, watch=watch)
+        options: dict[str, Any] = {"rows": rows, "stops": stops, "watch": watch}
+        options["begun"] = [lines[row].ids[-most:] if most else [] for row in rows]
+        found = search(model.write, draft, seen, strategy=again, limit=limit, **options)
         for row, (one,) in zip(rows, found, strict=True):
             total = lines[row].log_probability + one.log_probability
             lines[row] = Written([*lines[row].ids, *one.ids], total, total, one.reason)
@@ -228,7 +248,8 @@ class _Shown:
         sys.stdout.flush()
 
     def end(self) -> None:
-        """End the line."""
+        """Print what still waits, and end the line."""
+        self.text(_plain(self.decode(self.ids))[self.shown :])
         self.console.print()
 
 

@@ -197,6 +197,8 @@ class Stored(Strict):
             raise ValueError("no input, and no output that can do without")
         if (written or [(name, target.kind) for name, target in asked.items()]) != answer.pairs:
             raise ValueError("the settings of the output are of other columns")
+        if fields and said.window:
+            raise ValueError("windows are of a language model, and this model has inputs")
         if answer.kind == "items" and (len(fields) != 1 or fields[0].kind not in ("sequence", "series")):
             raise ValueError("an answer an item needs one sequence or series")
         if not (self.model.dim and self.model.heads):

@@ -244,7 +244,7 @@ class _Job:
         """Measure on the test part; write the model, its card, and last the result."""
         model, config, folder, world = run.model, self.config, run.folder, self.world
         groups = run.dataset().groups
-        groups = None if groups is None else groups[feeds["test"].rows]
+        groups = None if groups is None else groups[feeds["test"].owners]
         judged = judge(model, config, feeds["test"], (feeds["train"], feeds["val"]), found, groups=groups, world=world)
         result: dict[str, Any] = {
             "run": str(folder),

@@ -78,7 +78,15 @@ class WindowFeed(StoreFeed):
             "before": Ragged(before, np.arange(len(rows) + 1)).take(each),
         }
 
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """The row of the store that each window is of."""
+        return self._owners(self.rows)
+
     def place(self, window: int) -> int:
         """The row of the store that a window is of."""
+        return int(self._owners(np.array([window]))[0])
+
+    def _owners(self, windows: NDArray[np.int64]) -> NDArray[np.int64]:
         offsets = self.columns["target"]["ids"].offsets
-        return int(np.searchsorted(offsets, window // (self.width + 1), side="right")) - 1
+        return np.searchsorted(offsets, windows // (self.width + 1), side="right") - 1

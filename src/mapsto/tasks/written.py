@@ -18,9 +18,9 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.training.backoff import Unigram, tuned_order
 from mapsto.training.parallel import World
 from mapsto.training.transcript import Transcript, copied, tokens
-from mapsto.vocabulary import BEGIN, END
+from mapsto.vocabulary import BEGIN, END, Vocabulary
 
-__all__ = ["alone", "beside", "strategy", "texts", "transcript", "write", "written"]
+__all__ = ["alone", "beside", "strategy", "texts", "transcript", "units", "write", "written"]
 
 Values = dict[str, float | None]
 
@@ -40,6 +40,11 @@ def written(model: Mapper) -> SequenceOutput:
     if output is None:
         raise ConfigError(f"this model answers with {', '.join(model.output.targets)}, and writes no sequences")
     return output
+
+
+def units(vocabulary: Vocabulary) -> str:
+    """What the tokens of a vocabulary are called, many of them."""
+    return "events" if vocabulary.kind == "music" else vocabulary.kind
 
 
 def strategy(config: OutputConfig) -> Strategy:

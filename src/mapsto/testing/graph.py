@@ -51,7 +51,9 @@ def check_compile(
     with report.case("G", COMPILED, name) as case:
         for arguments in inputs:
             learned = _learned(function, arguments) if torch.is_grad_enabled() else []
-            case.agree(_results(compiled, arguments, learned), _results(function, arguments, learned), tol)
+            (found, steep), (wanted, slope) = (_results(f, arguments, learned) for f in (compiled, function))
+            case.agree(found, wanted, tol)
+            case.near(steep, slope, tol, "gradients")
         case.that(counter.graphs <= GRAPHS, f"needs {counter.graphs} graphs")
     torch._dynamo.reset()
 
@@ -83,9 +85,10 @@ def _learned(function: Any, arguments: tuple[Any, ...]) -> list[Tensor]:
     ]
 
 
-def _results(function: Callable[..., Any], arguments: tuple[Any, ...], learned: list[Tensor]) -> Any:
+def _results(function: Callable[..., Any], arguments: tuple[Any, ...], learned: list[Tensor]) -> tuple[Any, Any]:
+    """What a function gives, and gradients."""
     out = function(*arguments)
     if not learned:
-        return out
+        return out, ()
     total = torch.stack([t.square().sum() for t in _pytree.tree_leaves(out)]).sum()
     return out, torch.autograd.grad(total, learned, materialize_grads=True)

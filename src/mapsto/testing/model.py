@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,9 +16,11 @@ from mapsto.outputs import Theta
 from mapsto.stream import Clock, stream
 from mapsto.testing.batch import apply, fill, padded, pick, stretch, widen
 from mapsto.testing.graph import check_compile, check_export
+from mapsto.testing.mapped import Mapped
 from mapsto.testing.silence import at, silent
 from mapsto.testing.trial import FILLINGS, MODES, TYPES, bits, rewritten, ways
 from mapsto.testing.verdict import Report, Verdict, tolerance
+from mapsto.testing.writing import causality, nothing, sources, steps
 
 __all__ = ["check_model"]
 
@@ -27,23 +28,25 @@ LENGTHS = (7, 1, 64, 300, 1000)
 SIDES = (8, 4, 20)
 
 
-def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMKDRG") -> list[Verdict]:
+def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSCTMKDRG") -> list[Verdict]:
     """Hold a model to the laws, on rows of its own data. The model and the batch stay as they are.
 
     Values are compared without dropout, in float64 and float32, training and not. What the batch does not show cannot
-    be tried: give it rows of several lengths, and its target.
+    be tried: give it rows of several lengths, and its target. Laws C and T are those of models that write sequences.
 
     Args:
         model: any Mapper.
         batch: some gathered rows.
         laws: the letters of those to try.
     """
-    trial = _Trial(model, batch)
-    trials: dict[str, list[Callable[[_Trial, Report], None]]] = {
+    trial = Mapped(model, batch)
+    trials: dict[str, list[Callable[[Mapped, Report], None]]] = {
         "P": [_contents, _amount],
         "B": [_company],
         "S": [_symmetry],
-        "M": [_empty],
+        "C": [causality, sources],
+        "T": [steps],
+        "M": [_empty, nothing],
         "K": [_numbers],
         "D": [_determinism, _noise],
         "R": [_packed, _round_trip],
@@ -52,52 +55,7 @@ def check_model(model: Mapper, batch: Batch, *, laws: Iterable[str] = "PBSMKDRG"
     return Report.of(model).hold(trial, trials, laws)
 
 
-@dataclass
-class _Trial:
-    model: Mapper
-    batch: Batch
-    quiet: dict[torch.dtype, Mapper] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.quiet = {dtype: silent(self.model).to(dtype).requires_grad_() for dtype in TYPES}
-
-    def of(self, dtype: torch.dtype, mode: str = "eval") -> Mapper:
-        return self.quiet[dtype].train(mode == "train")
-
-    @property
-    def size(self) -> int:
-        return len(next(iter(next(iter(self.batch.values())).values())))
-
-    @property
-    def losses(self) -> int:
-        """How many losses :meth:`answer` gives before the gradients."""
-        return 3 if "target" in self.batch else 0
-
-    def answer(self, dtype: torch.dtype, mode: str, batch: Batch) -> tuple[Theta, list[Tensor]]:
-        """Real θ (zeros at padding), the losses of the rows, and in train mode the gradients of their sum."""
-        model = self.of(dtype, mode)
-        with torch.set_grad_enabled(mode == "train"):
-            theta = model(batch)
-            real = {n: self.real(t, batch) for n, t in theta.items()}
-            losses = []
-            if "target" in batch:
-                loss = model.output.loss(theta, batch["target"])
-                losses = [loss.per_example(), loss.count, model.output.log_likelihood(theta, batch["target"])]
-            if mode == "eval":
-                return real, losses
-            total = losses[0].sum() if losses else torch.stack([t.square().sum() for t in real.values()]).sum()
-            gradients = torch.autograd.grad(total, list(model.parameters()), materialize_grads=True)
-            return real, [*losses, *gradients]
-
-    def real(self, theta: Tensor, batch: Batch) -> Tensor:
-        """Answers of items that do not exist mean nothing."""
-        valid = batch["target"].get("valid") if "target" in batch else None
-        if valid is None:
-            return theta
-        return theta[:, : valid.shape[1]].masked_fill(~valid[..., None], 0)
-
-
-def _contents(trial: _Trial, report: Report) -> None:
+def _contents(trial: Mapped, report: Report) -> None:
     statement = "what stands at padding changes no answer, loss or gradient, exactly"
     if not any(padded(part) for part in trial.batch.values()):
         return
@@ -110,7 +68,7 @@ def _contents(trial: _Trial, report: Report) -> None:
                 case.exactly(found, wanted, f"with {value:g} at padding, results")
 
 
-def _amount(trial: _Trial, report: Report) -> None:
+def _amount(trial: Mapped, report: Report) -> None:
     statement = "the amount of padding changes no answer, loss or gradient"
     if not any("valid" in part or "size" in part for part in trial.batch.values()):
         return
@@ -126,7 +84,7 @@ def _amount(trial: _Trial, report: Report) -> None:
                 case.near(more[count:], rest[count:], tol, f"with {amount} more, gradients")
 
 
-def _company(trial: _Trial, report: Report) -> None:
+def _company(trial: Mapped, report: Report) -> None:
     for name, dtype, mode in ways():
         with report.case("B", "a row alone gets the answer and loss it gets in any batch and order", name) as case:
             size = trial.size
@@ -152,9 +110,9 @@ def _theta(model: Mapper, batch: Batch, change: Callable[[Collection], Collectio
     return model.say(model.reader(queries, memory, causal=model.output.causal), batch)
 
 
-def _symmetry(trial: _Trial, report: Report) -> None:
+def _symmetry(trial: Mapped, report: Report) -> None:
     model, batch = trial.model, trial.batch
-    if model.output.causal:
+    if not model.names:
         return
     with torch.no_grad():
         items = _joined(trial.of(torch.float32), batch)
@@ -170,6 +128,10 @@ def _symmetry(trial: _Trial, report: Report) -> None:
     def both(c: Collection) -> Collection:
         return c.replace(items=shuffled(c.items), places=None if c.places is None else shuffled(c.places))
 
+    def answers(x: Tensor) -> Tensor:
+        """Those of items move with them; those of a sequence that is written do not."""
+        return x if model.output.causal else shuffled(x)
+
     if getattr(model.encoder, "ordered", False):
         if int(items.lengths.max()) > 1:
             with (
@@ -179,25 +141,27 @@ def _symmetry(trial: _Trial, report: Report) -> None:
                 kind = trial.of(torch.float64)
                 wanted, found = _theta(kind, batch, lambda c: c), _theta(kind, batch, both)
                 for name, theta in wanted.items():
-                    case.differ(found[name], shuffled(theta))
+                    case.differ(found[name], answers(theta))
         return
     for dtype in TYPES:
         kind, tol = trial.of(dtype), tolerance(dtype, model=True)
         with torch.no_grad(), report.case("S", "permuting items, with their places, permutes their answers") as case:
             wanted, found = _theta(kind, batch, lambda c: c), _theta(kind, batch, both)
             for name, theta in wanted.items():
-                hole = ~items.valid[..., None] if theta.shape[:2] == order.shape else theta.new_zeros(1).bool()
-                case.agree(found[name].masked_fill(hole, 0), shuffled(theta), tol, f"{name}, {dtype}, answers")
+                told_by_item = theta.shape[:2] == order.shape and not model.output.causal
+                hole = ~items.valid[..., None] if told_by_item else theta.new_zeros(1).bool()
+                case.agree(found[name].masked_fill(hole, 0), answers(theta), tol, f"{name}, {dtype}, answers")
         if not told or items.places is None or int(items.lengths.max()) < 2:
             continue
         with torch.no_grad(), report.case("S", "permuting items without their places changes the answers") as case:
             moved = _theta(kind, batch, lambda c: c.replace(items=shuffled(c.items)))
             for name, theta in wanted.items():
-                case.differ(moved[name], shuffled(theta))
+                case.differ(moved[name], answers(theta))
 
 
-def _empty(trial: _Trial, report: Report) -> None:
-    batch, ragged = trial.batch, any("valid" in trial.batch[n] for n in trial.model.names)
+def _empty(trial: Mapped, report: Report) -> None:
+    batch = trial.batch
+    ragged = any("valid" in batch[n] for n in (trial.model.names or ["target"]))
     for name, dtype, mode in ways():
         with report.case("M", "no rows give no answers", name) as case:
             theta, rest = trial.answer(dtype, mode, apply(pick, batch, torch.arange(0)))
@@ -227,7 +191,7 @@ def _hollow(part: Any) -> dict[str, Tensor]:
     return {**part, "valid": valid}
 
 
-def _numbers(trial: _Trial, report: Report) -> None:
+def _numbers(trial: Mapped, report: Report) -> None:
     for name, dtype, mode in ways():
         with report.case("K", "answers, losses and gradients are finite", name) as case:
             case.finite(trial.answer(dtype, mode, trial.batch), "answers, losses and gradients")
@@ -247,7 +211,7 @@ def _numbers(trial: _Trial, report: Report) -> None:
         case.near([g / 3 for g in three], one, 1e-12, "gradients")
 
 
-def _determinism(trial: _Trial, report: Report) -> None:
+def _determinism(trial: Mapped, report: Report) -> None:
     statement = "twice gives the same bits, nothing is written to, the global generator is untouched"
     before = torch.random.get_rng_state()
     loud = copy.deepcopy(trial.model)
@@ -272,7 +236,7 @@ def _determinism(trial: _Trial, report: Report) -> None:
         case.exactly(torch.random.get_rng_state(), before, "the global generator")
 
 
-def _noise(trial: _Trial, report: Report) -> None:
+def _noise(trial: Mapped, report: Report) -> None:
     with report.case("D", "nothing is random in eval, and in training noise depends on seed and step") as case:
         quiet = trial.of(torch.float32, "eval")
         case.exactly(at(trial.model, Clock(1)).eval()(trial.batch), quiet(trial.batch), "eval with and without noise")
@@ -283,8 +247,8 @@ def _noise(trial: _Trial, report: Report) -> None:
                 case.differ(first[name], later[name])
 
 
-def _packed(trial: _Trial, report: Report) -> None:
-    if not isinstance(trial.model.encoder, Encoder):
+def _packed(trial: Mapped, report: Report) -> None:
+    if not isinstance(trial.model.encoder, Encoder) or not trial.model.names:
         return
     for dtype in TYPES:
         with report.case("R", "packed and padded items are encoded alike", str(dtype)[6:]) as case, torch.no_grad():
@@ -297,7 +261,7 @@ def _packed(trial: _Trial, report: Report) -> None:
             case.agree(found.items, wanted.items[:, :longest], tolerance(dtype, model=True), "items")
 
 
-def _round_trip(trial: _Trial, report: Report) -> None:
+def _round_trip(trial: Mapped, report: Report) -> None:
     with report.case("R", "settings and state_dict make the same model again") as case, torch.no_grad():
         model = trial.of(torch.float32)
         again = copy.deepcopy(model)
@@ -308,6 +272,8 @@ def _round_trip(trial: _Trial, report: Report) -> None:
         for p in again.parameters():
             p.fill_(0.5)
         again.load_state_dict(model.state_dict())
+        own = [{n for n, _ in one.named_parameters()} for one in (model, again)]
+        case.that(own[0] == own[1], f"other parameters: {sorted(own[0] ^ own[1])}")
         case.exactly(again.eval()(trial.batch), model(trial.batch), "answers")
 
 
@@ -321,10 +287,12 @@ class _Whole(nn.Module):
         return self.model(batch)
 
 
-def _graphs(trial: _Trial, report: Report) -> None:
-    batch = {n: dict(trial.batch[n]) for n in trial.model.names}
+def _graphs(trial: Mapped, report: Report) -> None:
+    model = trial.model
+    batch = {n: dict(trial.batch[n]) for n in (*model.names, *(["target"] if model.output.causal else []))}
     pictures = any("size" in part for part in batch.values())
-    limit = getattr(getattr(trial.model.encoder, "position", None), "length", max(LENGTHS))
+    told = [getattr(part, "position", None) for part in (model.encoder, model.reader)]
+    limit = min(getattr(position, "length", max(LENGTHS)) for position in told)
     lengths = SIDES if pictures else [n for n in LENGTHS if n <= limit]
     ragged = any("valid" in part or "size" in part for part in batch.values())
     inputs = [

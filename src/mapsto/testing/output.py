@@ -1,18 +1,23 @@
 """The laws of outputs, for every kind: ours and a user's own."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mapsto.collection import Collection
 from mapsto.outputs import Output, Theta
+from mapsto.outputs.sequence import SequenceOutput
+from mapsto.ragged import Ragged
 from mapsto.testing.batch import Columns, fill, padded
 from mapsto.testing.trial import FILLINGS, TYPES, Stored, draw, drawn, prefix, rewritten
 from mapsto.testing.verdict import Report, Verdict, tolerance
+from mapsto.vocabulary import END
 
 __all__ = ["check_output"]
 
@@ -39,7 +44,7 @@ def check_output(make: Callable[[], Output], values: Sequence[Any], *, laws: Ite
         "M": [_empty],
         "D": [_determinism],
         "R": [_round_trip],
-        "L": [_likelihood],
+        "L": [_likelihood, _whole],
     }
     return Report.of(trial.kind).hold(trial, trials, laws)
 
@@ -161,6 +166,8 @@ def _round_trip(trial: _Trial, report: Report) -> None:
         with torch.random.fork_rng(devices=[]):
             again = type(kind)(kind.dim, **rewritten(kind.settings()))
         again.load_state_dict(kind.state_dict())
+        own = [{n for n, _ in one.named_parameters()} for one in (kind, again)]
+        case.that(own[0] == own[1], f"other parameters: {sorted(own[0] ^ own[1])}")
         wanted = _sums(kind, trial.theta(kind, memory, target), target)
         case.exactly(_sums(again, trial.theta(again, memory, target), target), wanted, "losses")
         trial.rows.reparse(again, case)
@@ -177,3 +184,27 @@ def _likelihood(trial: _Trial, report: Report) -> None:
         loss = torch.autograd.grad(kind.loss(theta, target).per_example().sum(), list(theta.values()))
         gain = torch.autograd.grad(kind.log_likelihood(theta, target).sum(), list(theta.values()))
         case.agree(loss, [-g for g in gain], 1e-10, "the gradients of the loss and of -log p")
+
+
+MOST = 4000
+"""Sequences whose probabilities are added up."""
+
+
+def _whole(trial: _Trial, report: Report) -> None:
+    """Of tokens asked one after the other: p of all that end within n tokens, and of all beginnings of n more."""
+    if not isinstance(trial.kind, SequenceOutput):
+        return
+    with report.case(
+        "L", "probabilities of all sequences, and of the beginnings of longer ones, add up to one"
+    ) as case:
+        kind, size = trial.of(torch.float64), trial.kind.vocabulary.size
+        longest = 1
+        while longest < 3 and size ** (longest + 1) <= MOST:
+            longest += 1
+        ids = [i for i in range(size) if i != END]
+        rows = [[*said, END] for n in range(longest) for said in itertools.product(ids, repeat=n)]
+        rows += [list(said) for said in itertools.product(ids, repeat=longest)]
+        target = kind.gather({"ids": Ragged.pack([np.array(row, np.int32) for row in rows]).take(np.arange(len(rows)))})
+        memory = Collection.build(draw(1, 5, kind.dim, seed=3).expand(len(rows), -1, -1))
+        total = kind.log_likelihood(trial.theta(kind, memory, target), target).exp().sum()
+        case.agree(total, torch.ones_like(total), 1e-10, "the sum")

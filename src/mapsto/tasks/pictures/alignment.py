@@ -69,7 +69,7 @@ def aligned(model: Mapper, batch: Batch, written: Sequence[Sequence[int]]) -> li
     longest = max(map(len, written), default=0)
     ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in written], device=device).view(len(written), -1)
     valid = torch.tensor([[l < len(row) for l in range(longest)] for row in written], device=device).view(ids.shape)
-    target = {"ids": ids, "valid": valid, "before": torch.full((len(written), 1), BEGIN, device=device)}
+    target = {"ids": ids, "valid": valid, "before": torch.full((len(written),), BEGIN, device=device)}
     calls: list[tuple[Any, Any]] = []
     hook = layer.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
     model.eval()
@@ -154,6 +154,8 @@ def _map(drawn: Any, one: Alignment, left: float, top: float, total: float) -> N
     before, above = _margins(one)
     rows, across = one.weights.shape
     drawn.text(left / WIDTH, 1 - (top + 0.02) / total, plain(one.title), fontsize=8, color=GREY, va="top")
+    if not one.weights.size:
+        return
     foot = top + HEAD + above + CELL * rows
     box = ((left + before) / WIDTH, 1 - foot / total, CELL * across / WIDTH, CELL * rows / total)
     axes = drawn.add_axes(box)

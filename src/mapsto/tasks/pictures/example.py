@@ -47,7 +47,7 @@ class Example:
 
     where: str
     views: dict[str, View]
-    truth: str
+    truth: str = ""
     said: str = ""
     right: bool | None = None
     wrong: NDArray[np.bool_] | None = None

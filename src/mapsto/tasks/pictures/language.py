@@ -4,10 +4,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mapsto.models.search import Sample
+from mapsto.music import Music
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.example import Example, Line, costs
 from mapsto.tasks.pictures.passage import END_MARK, Passage, page, passages
 from mapsto.tasks.pictures.picture import Gallery, Picture
+from mapsto.tasks.pictures.roll import roll
 from mapsto.tasks.pictures.view import told
 from mapsto.tasks.run import Run
 from mapsto.tasks.sample import continued
@@ -36,11 +38,12 @@ def surprised(run: Run, made: Gallery, found: Answers) -> None:
     count = min(TOKENS, len(nll))
     names, gap = _names(run, true[:count]), _gap(run)
     mine, other = (bits[:count] / np.log(2) for bits in (nll, beside))
+    beaten = f"{simple.order}-gram" if simple.order > 1 else "unigram"
     shown = [
         Passage(f"this model: {mine.mean():.2f} bits a token here", names, mine, gap),
-        Passage(f"{simple.order}-gram model: {other.mean():.2f} bits a token here", names, other, gap),
+        Passage(f"{beaten} model: {other.mean():.2f} bits a token here", names, other, gap),
     ]
-    title = "What surprises it: the beginning of the test text"
+    title = "What surprises it: the beginning of the test part"
     caption = (
         "Each token is shaded by −log₂ p, given the true tokens before it: white was expected, orange was not. Beside it "
         f"the same text for the simple model, whose order was chosen on the validation rows. {END_MARK} is the end of a row, "
@@ -63,7 +66,7 @@ def windows(run: Run, made: Gallery) -> None:
         f"Each box is one token; a token that the vocabulary lacks is an orange question mark. A window is {output.window} "
         "tokens long at most (output.limit), and begins elsewhere in every epoch."
     )
-    made.sheet("received", "Windows of the training text as the model receives them", caption, shown)
+    made.sheet("received", "Windows of the training part as the model receives them", caption, shown)
 
 
 def surprising(run: Run, made: Gallery, found: Answers) -> None:
@@ -91,6 +94,16 @@ def surprising(run: Run, made: Gallery, found: Answers) -> None:
 def sampled(run: Run, made: Gallery) -> None:
     """Texts that the model writes from nothing."""
     how = Sample(temperature=TEMPERATURE, seed=run.config.seed)
+    music = written(run.model).vocabulary
+    if isinstance(music, Music):
+        for number, line in enumerate(continued(run, "", count=2, tokens=WRITTEN, how=how), 1):
+            caption = (
+                f"Drawn from the model at temperature {TEMPERATURE}, from nothing, {WRITTEN} events at most. A bar is a note: "
+                "its pitch against the time in seconds, a colour an instrument, darker if louder; drums beneath."
+            )
+            drawn = roll(music.decode(line.ids), music.grid)
+            made.pictures.append(Picture(f"sample-{number}", f"What it writes: sample {number}", caption, drawn))
+        return
     lines = continued(run, "", count=SAMPLES, tokens=WRITTEN, how=how)
     shown = []
     for number, line in enumerate(lines, 1):
@@ -111,7 +124,7 @@ def _names(run: Run, ids: NDArray) -> list[str]:
 
 
 def _gap(run: Run) -> int:
-    return int(written(run.model).vocabulary.kind in ("words", "symbols"))
+    return int(written(run.model).vocabulary.kind in ("words", "symbols", "music"))
 
 
 def _where(made: Gallery, feed: StoreFeed, window: int) -> str:

@@ -71,6 +71,8 @@ class Frame:
         names = [line.name for e in shown for line in e.lines] + (list(first.views) if stacked else [])
         indent = 0.1 + LETTER * min(14, max(map(columns, names))) if lined else 0.0
         across = ACROSS[kinds[0]] if len(kinds) == 1 and not lined else 1
+        if lined and kinds == [ImageView]:
+            across = 2
         if across == 5 and not first.said:
             across = 6  # shorter titles
         if across == 1 and len(shown) > 6 and (stacked or kinds == [TokensView]):  # short ones stand side by side

@@ -102,8 +102,10 @@ def places(
         axes[2].set(ylabel="nats a token", ylim=(0, 1.12 * float(cost.max(initial=0)) or 1))
         axes[2].set_xlabel("tokens of the row and its end")
         axes[2].set_title("By the length of the row")
-    for one in axes:
+    for i, one in enumerate(axes):
         one.grid(axis="y")
+        if i == 2 or not len(at) or at[-1] <= POINTS:
+            one.locator_params(axis="x", nbins=7, integer=True)
     return drawn
 
 

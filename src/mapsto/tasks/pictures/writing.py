@@ -86,7 +86,7 @@ def mistaken(run: Run, made: Gallery, found: Answers) -> None:
         wrong, lacking = unmatched(mine.tokens, true.tokens)
         stopped = "    stopped at the limit" if line.reason == "limit" else ""
         lines = (Line("true", true, lacking), Line("said", mine, wrong))
-        shown.append(replace(one, truth=f"{nats:.2f} nats a token{stopped}", lines=lines))
+        shown.append(replace(one, truth=f"{nats:.3g} nats a token{stopped}", lines=lines))
     caption = (
         f"The lowest log-likelihood a token first; said is what the model writes by itself ({_how(run)}). Underlined are "
         "the tokens said that are not in the truth, and the true ones that are not said, by one of the shortest ways from "
@@ -121,7 +121,8 @@ def looked(run: Run, made: Gallery) -> None:
     caption = (
         "From top to bottom what the model writes by itself, from left to right what it is asked: the darker, the more "
         "of the cross-attention of the decoder's last layer, averaged over its heads, goes to that item when the token "
-        "is chosen. Orange tokens are mistaken. It says where this layer looked, not why the token was written."
+        "is chosen; an even shade looks at nothing in particular. Orange tokens are mistaken. It says where this layer "
+        "looked, not why the token was written."
     )
     if all(isinstance(v, TokensView | VectorView) for v in shown[0].views.values()):
         maps = [
