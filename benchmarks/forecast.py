@@ -41,7 +41,7 @@ def waves() -> list[Row]:
         t = rng.uniform(0, 1000) + np.arange(120)
         x = 20 * rng.normal() + 5 * np.sin(2 * np.pi * t / 12) + 2 * np.sin(2 * np.pi * t / 7)
         rows.append({"x": (x + 0.5 * rng.normal(size=len(t))).tolist()})
-    _, result = fit({"output.horizon": 12, "train.epochs": 3}, rows, inputs=[], targets=["x"])
+    _, result = fit({"output.horizon": 12, "train.steps": 80}, rows, inputs=[], targets=["x"])
     return [less("waves, 12 steps: RMSE", result["metrics"]["rmse"], 0.56, result["seconds"], 120, beside(result))]
 
 
