@@ -464,8 +464,7 @@ def test_a_model_that_writes_of_nothing_compiles_and_exports():
 
 
 @pytest.mark.slow
-@pytest.mark.sample
-@pytest.mark.parametrize("position", ["rotary", "relative", "learned"])
+@pytest.mark.parametrize("position", ["rotary", pytest.param("relative", marks=pytest.mark.sample), "learned"])
 def test_models_that_write_compile_and_export(position):
     require(check_model(*writing(TEXT, places=POSITIONS[position]()), laws="G"))
 

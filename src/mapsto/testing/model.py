@@ -283,8 +283,12 @@ class _Whole(nn.Module):
         self.model = model
 
     def forward(self, batch: Any) -> Any:
-        """θ."""
-        return self.model(batch)
+        """θ; of a sequence, of the tokens that exist: what stands at padding means nothing."""
+        theta = self.model(batch)
+        if not self.model.output.causal:
+            return theta
+        hole = ~batch["target"]["valid"][..., None]
+        return {name: t.masked_fill(hole, 0) for name, t in theta.items()}
 
 
 def _graphs(trial: Mapped, report: Report) -> None:
