@@ -180,7 +180,7 @@ DEMOS: dict[str, Demo] = {
             "train.lr": 2e-3,
             "train.batch_tokens": 1024,
             "train.smoothing": 0.1,
-            "train.epochs": 60,
+            "train.epochs": 48,
         },
     ),
     "verses": Demo(
