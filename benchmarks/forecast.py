@@ -8,30 +8,24 @@
 what nobody may fall behind, a storm that moves on as it did in its last six hours.
 """
 
-import argparse
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-import quality
 import recipe
-from mapsto.process import tune_process
 from mapsto.tasks.forecast import futures, pasts
 from mapsto.tasks.run import Run
 from mapsto.training.horizon import ending, steps
-from quality import Row, fit
-from sequences import less, line
+from quality import Row, fit, less, main
+from sequences import beside
 
 
-def beside(result: Row, metric: str = "rmse") -> str:
-    """The simple forecasts' values of a metric, and the model's other metrics."""
-    found = {name: values.get(metric) for name, values in result["baselines"].items()}
-    simple = ", ".join(f"{name} {value:.4g}" for name, value in found.items() if value is not None)
+def forecasted(result: Row) -> str:
+    """The simple forecasts' errors, and the model's other metrics."""
     metrics = result["metrics"]
-    return f"{simple}; coverage {metrics['coverage']:.3f}, mase {metrics['mase']:.3f}, nll {metrics['nll']:.3f}"
+    more = ", ".join(f"{name} {metrics[name]:.3f}" for name in ("coverage", "mase", "nll"))
+    return f"{beside(result, 'rmse')}; {more}"
 
 
 def waves() -> list[Row]:
@@ -42,7 +36,7 @@ def waves() -> list[Row]:
         x = 20 * rng.normal() + 5 * np.sin(2 * np.pi * t / 12) + 2 * np.sin(2 * np.pi * t / 7)
         rows.append({"x": (x + 0.5 * rng.normal(size=len(t))).tolist()})
     _, result = fit({"output.horizon": 12, "train.steps": 80}, rows, inputs=[], targets=["x"])
-    return [less("waves, 12 steps: RMSE", result["metrics"]["rmse"], 0.56, result["seconds"], 120, beside(result))]
+    return [less("waves, 12 steps: RMSE", result["metrics"]["rmse"], 0.56, result["seconds"], 120, forecasted(result))]
 
 
 def airline() -> list[Row]:
@@ -51,7 +45,14 @@ def airline() -> list[Row]:
     _, result = fit(settings, recipe.airline(), inputs=[], targets=["passengers"])
     others = [v["rmse"] for v in result["baselines"].values()]
     return [
-        less("airline, 12 months: RMSE", result["metrics"]["rmse"], min(others), result["seconds"], 60, beside(result))
+        less(
+            "airline, 12 months: RMSE",
+            result["metrics"]["rmse"],
+            min(others),
+            result["seconds"],
+            60,
+            forecasted(result),
+        )
     ]
 
 
@@ -60,7 +61,7 @@ def storms() -> list[Row]:
     settings: dict[str, Any] = {"data.group": "storm", "input.relative": False, "train.epochs": 4}
     run, result = fit(settings, recipe.storms(), inputs=["track:series"], targets=["next:series"])
     steady = velocity(run)
-    note = f"constant velocity {steady:.4f}, {beside(result)}"
+    note = f"constant velocity {steady:.4f}, {forecasted(result)}"
     return [less("storms, a day: RMSE in degrees", result["metrics"]["rmse"], steady, result["seconds"], 180, note)]
 
 
@@ -77,19 +78,5 @@ def velocity(run: Run) -> float:
 
 CLAIMS: dict[str, Callable[[], list[Row]]] = {f.__name__: f for f in (waves, airline, storms)}
 
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*CLAIMS, []], default=list(CLAIMS))
-    parser.add_argument("--verbose", action="store_true", help="show training")
-    arguments = parser.parse_args()
-    quality.VERBOSE = arguments.verbose
-    print(f"process {tune_process()}", file=sys.stderr)
-    for name in arguments.names:
-        started = time.perf_counter()
-        try:
-            for found in CLAIMS[name]():
-                print(line(found), flush=True)
-        except recipe.Unavailable as reason:
-            print(f"{name}: skipped, {reason}", flush=True)
-        print(f"{name}: {time.perf_counter() - started:.0f} s in all", file=sys.stderr)
+    main(__doc__, CLAIMS)

@@ -249,13 +249,46 @@ def row(what: str, reached: float, asked: float | None, seconds: float, limit: f
     return {"what": what, "reached": float(reached), "asked": asked, "seconds": seconds, "limit": limit, "beside": note}
 
 
+def less(what: str, reached: float, asked: float | None, seconds: float, limit: float | None, note: str) -> Row:
+    """One line of the table, where less is better."""
+    return row(what, reached, asked, seconds, limit, note) | {"less": True}
+
+
 def line(r: Row) -> str:
     """For a person."""
-    asked = "-" if r["asked"] is None else f"{r['asked']:.4f}"
-    limit = "" if r["limit"] is None else f" of {r['limit']:.0f}"
-    met = "" if r["asked"] is None else ("reached" if r["reached"] >= r["asked"] else "NOT reached")
+    asked, met, limit = "-", "", ""
+    if r["asked"] is not None:
+        reached = r["reached"] <= r["asked"] if r.get("less") else r["reached"] >= r["asked"]
+        asked, met = f"{r['asked']:.4g}", "reached" if reached else "NOT reached"
+    if r["limit"] is not None:
+        limit = f" of {r['limit']:.0f}"
     spent = f"{r['seconds']:.0f} s{limit}"
-    return f"{r['what']:<34} {r['reached']:.4f}   asked {asked:<7} {met:<12} {spent}   beside: {r['beside']}"
+    return f"{r['what']:<40} {r['reached']:.4f}   asked {asked:<7} {met:<12} {spent}   beside: {r['beside']}"
+
+
+def main(about: str | None, claims: dict[str, Callable[[], list[Row]]], usual: list[str] | None = None) -> None:
+    """The command of a script of claims: which of them, and whether training is shown.
+
+    Args:
+        about: the script's docstring.
+        claims: by name.
+        usual: those that are tried if none is named; all by default.
+    """
+    global VERBOSE
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[*claims, []], default=usual or list(claims))
+    parser.add_argument("--verbose", action="store_true", help="show training")
+    arguments = parser.parse_args()
+    VERBOSE = arguments.verbose
+    print(f"torch {torch.__version__}, process {tune_process()}", file=sys.stderr)
+    for name in arguments.names:
+        started = time.perf_counter()
+        try:
+            for found in claims[name]():
+                print(line(found), flush=True)
+        except recipe.Unavailable as reason:
+            print(f"{name}: skipped, {reason}", flush=True)
+        print(f"{name}: {time.perf_counter() - started:.0f} s in all", file=sys.stderr)
 
 
 CLAIMS: dict[str, Callable[[], list[Row]]] = {
@@ -264,17 +297,4 @@ CLAIMS: dict[str, Callable[[], list[Row]]] = {
 VERBOSE = False
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*CLAIMS, []], default=list(CLAIMS))
-    parser.add_argument("--verbose", action="store_true", help="show training")
-    arguments = parser.parse_args()
-    VERBOSE = arguments.verbose
-    print(f"torch {torch.__version__}, process {tune_process()}", file=sys.stderr)
-    for name in arguments.names:
-        started = time.perf_counter()
-        try:
-            for found in CLAIMS[name]():
-                print(line(found), flush=True)
-        except recipe.Unavailable as reason:
-            print(f"{name}: skipped, {reason}", flush=True)
-        print(f"{name}: {time.perf_counter() - started:.0f} s in all", file=sys.stderr)
+    main(__doc__, CLAIMS)

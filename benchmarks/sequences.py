@@ -8,8 +8,6 @@ Splits and seeds are printed by the runs themselves (``--verbose``). Errors and 
 signature, losses are nats. Simple models stand beside: n-grams with back-off, and the source itself.
 """
 
-import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,17 +21,10 @@ from torch import nn
 
 import quality
 import recipe
-from mapsto.process import tune_process
-from mapsto.tasks.demo import DEMOS
 from mapsto.tasks.score import answer
-from quality import Row, fit
+from quality import Row, fit, less, main
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def less(what: str, reached: float, asked: float | None, seconds: float, limit: float | None, note: str) -> Row:
-    """One line of a table where less is better."""
-    return quality.row(what, reached, asked, seconds, limit, note) | {"less": True}
 
 
 def beside(result: Row, metric: str) -> str:
@@ -259,31 +250,5 @@ CLAIMS: dict[str, Callable[[], list[Row]]] = {
 LONG = ("dictionary_hour", "translation")
 
 
-def line(r: Row) -> str:
-    """For a person."""
-    met = (
-        ""
-        if r["asked"] is None
-        else ("reached" if (r["reached"] <= r["asked"]) == r.get("less", False) else "NOT reached")
-    )
-    asked = "-" if r["asked"] is None else f"{r['asked']:.4g}"
-    limit = "" if r["limit"] is None else f" of {r['limit']:.0f}"
-    spent = f"{r['seconds']:.0f} s{limit}"
-    return f"{r['what']:<40} {r['reached']:.4f}   asked {asked:<6} {met:<12} {spent}   beside: {r['beside']}"
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*CLAIMS, []], default=[n for n in CLAIMS if n not in LONG])
-    parser.add_argument("--verbose", action="store_true", help="show training")
-    arguments = parser.parse_args()
-    quality.VERBOSE = arguments.verbose
-    print(f"torch {torch.__version__}, process {tune_process()}, demos {', '.join(DEMOS)}", file=sys.stderr)
-    for name in arguments.names:
-        started = time.perf_counter()
-        try:
-            for found in CLAIMS[name]():
-                print(line(found), flush=True)
-        except recipe.Unavailable as reason:
-            print(f"{name}: skipped, {reason}", flush=True)
-        print(f"{name}: {time.perf_counter() - started:.0f} s in all", file=sys.stderr)
+    main(__doc__, CLAIMS, [name for name in CLAIMS if name not in LONG])

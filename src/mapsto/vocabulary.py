@@ -65,6 +65,10 @@ class Vocabulary(ABC):
     def decode(self, ids: Iterable[int]) -> Any:
         """The text of ids; begin and end give nothing."""
 
+    def decode_rows(self, ids: NDArray, lengths: NDArray) -> list[Any]:
+        """The texts of rows of ids that stand end to end, so many ids each."""
+        return [self.decode(part.tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
+
     @abstractmethod
     def names(self, ids: Iterable[int]) -> list[str]:
         """How to show each id to a person."""

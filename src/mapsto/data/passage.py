@@ -9,9 +9,15 @@ from mapsto.data.block import blocks, last_row
 from mapsto.data.fault import fault
 from mapsto.data.source import Chunk, Table
 
-__all__ = ["Passages"]
+__all__ = ["Passages", "is_text"]
 
 PARTS = ("train", "val", "test")
+
+
+def is_text(path: Path) -> bool:
+    """Whether there is such a text file, or a ``.gz`` of one."""
+    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return plain.suffix.lower() == ".txt" and path.is_file()
 
 
 class Passages(Table):

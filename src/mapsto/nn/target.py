@@ -16,7 +16,7 @@ from mapsto.likelihoods.bernoulli import BernoulliLikelihood
 from mapsto.likelihoods.categorical import CategoricalLikelihood
 from mapsto.likelihoods.gaussian import GaussianLikelihood
 from mapsto.nn.loss import Loss
-from mapsto.vocabulary import Vocabulary
+from mapsto.vocabulary import Vocabulary, learn_column
 
 __all__ = ["TARGETS", "LabelTarget", "LabelsTarget", "NumberTarget", "Target", "TokenTarget"]
 
@@ -244,9 +244,11 @@ class TokenTarget(Target):
         self.head = nn.Linear(dim, vocabulary.size)
 
     @classmethod
-    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
-        """A vocabulary is learned by the output, which knows how its texts are to be cut."""
-        raise NotImplementedError("a vocabulary is learned by the output")
+    def measure(
+        cls, values: Iterable[Any], *, vocabulary: str = "auto", size: int = 8000, least: int = 1
+    ) -> dict[str, Any]:
+        """Learn the vocabulary (:func:`~mapsto.vocabulary.learn_column`); of few texts, of characters."""
+        return {"vocabulary": learn_column(vocabulary, values, size=size, least=least, few="characters")}
 
     def settings(self) -> dict[str, Any]:
         """The vocabulary."""
@@ -267,7 +269,8 @@ class TokenTarget(Target):
 
 def uniform(theta: Float[Tensor, "... C"]) -> Float[Tensor, "..."]:
     """−log p of a class drawn uniformly, on average: log Σ_c e^θ_c − mean_c θ_c."""
-    return wide(theta).logsumexp(-1) - wide(theta).mean(-1)
+    logits = wide(theta)
+    return logits.logsumexp(-1) - logits.mean(-1)
 
 
 TARGETS: dict[str, type[Target]] = {t.kind: t for t in (LabelTarget, LabelsTarget, NumberTarget)}

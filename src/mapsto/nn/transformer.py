@@ -114,19 +114,19 @@ class Block(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Batch, memory: Batch | None, position: Position, causal: bool) -> Batch:
-        cross = self.cross
+        cross, drop = self.cross, self.dropout
 
         def look(items: Tensor) -> Tensor:
-            return self.attention(x.replace(items=items), causal=causal, position=position)  # type: ignore[no-any-return]
+            return drop(self.attention(x.replace(items=items), causal=causal, position=position))
 
-        ask = None if cross is None or memory is None else lambda q: cross(x.replace(items=q), memory)
-        return x.replace(items=self._run(x.items, look, ask))
+        ask = None if cross is None or memory is None else lambda q: drop(cross(x.replace(items=q), memory))
+        return x.replace(items=self._run(x.items, look, ask, lambda y: drop(self.feedforward(y))))
 
     def step(
         self, items: Float[Tensor, "R T D"], own: State, memory: State | None, now: Now
     ) -> tuple[Float[Tensor, "R T D"], State]:
         """What a causal run answers at the places of the new items, and the state after them. Nothing is dropped."""
-        attention, cross, add = self.attention, self.cross, self.placement.add
+        attention, cross = self.attention, self.cross
         assert isinstance(attention, MultiheadAttention)
 
         def look(items: Tensor) -> Tensor:
@@ -134,19 +134,17 @@ class Block(nn.Module):
             answer, own = attention.step(items, own, now)
             return answer
 
-        items = add(items, self.attention_norm, look)
-        if cross is not None and memory is not None:
-            assert self.cross_norm is not None
-            items = add(items, self.cross_norm, lambda y: cross.ask(y, memory, now.product))
-        return add(items, self.feedforward_norm, lambda y: self.feedforward.step(y, now.product)), own
+        ask = None if cross is None or memory is None else lambda y: cross.ask(y, memory, now.product)
+        items = self._run(items, look, ask, lambda y: self.feedforward.step(y, now.product))
+        return items, own
 
-    def _run(self, items: Tensor, look: Branch, ask: Branch | None) -> Tensor:
-        add, drop = self.placement.add, self.dropout
-        items = add(items, self.attention_norm, lambda y: drop(look(y)))
+    def _run(self, items: Tensor, look: Branch, ask: Branch | None, feed: Branch) -> Tensor:
+        """The residual branches in their order."""
+        items = self.placement.add(items, self.attention_norm, look)
         if ask is not None:
             assert self.cross_norm is not None
-            items = add(items, self.cross_norm, lambda y: drop(ask(y)))
-        return add(items, self.feedforward_norm, lambda y: drop(self.feedforward(y)))
+            items = self.placement.add(items, self.cross_norm, ask)
+        return self.placement.add(items, self.feedforward_norm, feed)
 
 
 class Stack(nn.Module):

@@ -16,7 +16,7 @@ from mapsto.nn.product import Products
 from mapsto.nn.target import Target, TokenTarget
 from mapsto.outputs import Output, Theta
 from mapsto.ragged import Ragged, Rows
-from mapsto.vocabulary import BEGIN, END, Vocabulary, learn, learn_column
+from mapsto.vocabulary import BEGIN, END, Vocabulary, learn
 
 __all__ = ["SequenceOutput"]
 
@@ -92,15 +92,15 @@ class SequenceOutput(Output):
         values = (value for chunk in chunks for (value,) in chunk)
         if kind == "music":
             learned = learn("music", ())
-            lengths = [len(learned.encode(value)) for value in values]
+            told, lengths = {"vocabulary": learned}, [len(learned.encode(value)) for value in values]
         else:
             lengths = []
-            how: dict[str, Any] = {"size": vocabulary_size, "least": vocabulary_least, "few": "characters"}
-            learned = learn_column(vocabulary, _measured(values, lengths), **how)
+            how: dict[str, Any] = {"vocabulary": vocabulary, "size": vocabulary_size, "least": vocabulary_least}
+            told = TokenTarget.measure(_measured(values, lengths), **how)
         longest = 1 + int(np.quantile(lengths, 0.999, method="higher")) if lengths else 1
         longest = min(longest, window or (limit and limit + 1) or longest)  # what is cut has no end
         numbers = {"limit": limit, "longest": longest, "window": window, "smoothing": smoothing}
-        return {"name": name, "vocabulary": learned, **numbers, "tie": tie}
+        return {"name": name, **told, **numbers, "tie": tie}
 
     def settings(self) -> dict[str, Any]:
         """The constructor's arguments but ``dim``."""
@@ -149,7 +149,7 @@ class SequenceOutput(Output):
 
     def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:
         """The tokens."""
-        return target["ids"]
+        return target["ids"].long()
 
     def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
         """The log-odds of every token at every query."""

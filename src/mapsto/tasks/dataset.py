@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mapsto import kinds
 from mapsto.data.folder import Folder
 from mapsto.data.kind import Summary, describe
-from mapsto.data.passage import Passages
+from mapsto.data.passage import Passages, is_text
 from mapsto.data.source import Table
 from mapsto.data.split import Split
 from mapsto.data.store import Store, cache_folder, cached, open_store
@@ -103,8 +103,7 @@ def _text(config: Config) -> Path | None:
     data, path = config.data, Path(config.data.source).expanduser()
     # once it was read whole, the settings say by which column it was parted
     named = data.inputs or data.targets or data.split not in ("", Passages.split) or data.val or data.test
-    plain = path.with_suffix("") if path.suffix.lower() == ".gz" else path
-    return path if not named and plain.suffix.lower() == ".txt" and path.is_file() else None
+    return path if not named and is_text(path) else None
 
 
 def prepare(

@@ -13,7 +13,7 @@ from mapsto.models.mapper import Mapper
 from mapsto.nn.step import StepTarget
 from mapsto.outputs.series import SeriesOutput
 from mapsto.tasks.feed import StoreFeed
-from mapsto.training.horizon import Average, Linear, Naive, errors, forecast, judged, steps
+from mapsto.training.horizon import Average, Linear, Naive, errors, forecast, judged, spread_rows, steps
 
 __all__ = ["begin", "beside", "forecasts", "futures", "measured", "pasts", "seasonal", "stepwise"]
 
@@ -109,7 +109,7 @@ def begin(model: Mapper, train: StoreFeed, val: StoreFeed) -> None:
 def _framed(model: Mapper, output: SeriesOutput, feed: StoreFeed) -> tuple[NDArray, NDArray, NDArray]:
     """(rows · C, K) samples, (rows · C, H) numbers and (rows · C, 1) units, where all numbers of a row are known."""
     name, found = model.names[output.source], []
-    some = feed.rows[np.unique(np.linspace(0, len(feed.rows) - 1, min(len(feed.rows), ROWS)).round().astype(np.int64))]
+    some = feed.rows[spread_rows(len(feed.rows), ROWS)]
     for first in range(0, len(some), 1024):
         batch = feed.batch(some[first : first + 1024])
         frame = model.sources[name].frame(batch[name], output.past)

@@ -57,16 +57,11 @@ def judge(
     if writes is not None and model.names:  # a language model has nothing to write from
         said = transcript(model, test, strategy(config.output), world=world)
         scores.add(said, len(test.rows), **how)
-        notes = {name: found for name in ("signatures", "missing") if (found := getattr(said, name))}
+        notes = {k: v for k, v in (("signatures", said.signatures), ("missing", said.missing)) if v}
     simple = {}
     if known is not None and first:
         simple = (baselines if writes is None else beside)(model, *known, test)
-    return {
-        "metrics": scores.metrics,
-        "intervals": _listed(scores),
-        "baselines": simple,
-        **notes,
-    }
+    return {"metrics": scores.metrics, "intervals": _listed(scores), "baselines": simple, **notes}
 
 
 def _listed(scores: Scores) -> dict[str, list[float]]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mapsto import disk
 from mapsto.data.folder import PICTURES
 from mapsto.data.forecast import Presents
-from mapsto.data.passage import Passages
+from mapsto.data.passage import Passages, is_text
 from mapsto.data.source import Table
 from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
@@ -126,8 +126,7 @@ class Run:
     def _other(self, source: Any) -> Table:
         """Other data to judge by: a text file is one text to a model that was trained on one text."""
         whole = not self.model.names and self.config.data.split == Passages.split and isinstance(source, str | Path)
-        path = Path(source).expanduser() if whole else Path()
-        if whole and path.is_file() and ".txt" in path.suffixes[-2:]:
+        if whole and is_text(path := Path(source).expanduser()):
             return Passages.of(path, (0.0, 0.0, 1.0))
         return in_windows(self.config, open_table(source, root=self.config.data.root or None), "test")
 

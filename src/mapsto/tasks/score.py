@@ -102,7 +102,7 @@ def _answer(model: Mapper, feed: StoreFeed, rows: NDArray[np.int64], targets: bo
         found |= {f"{key} {name}": array if asked is None else array[valid] for key, array in arrays.items()}
     for name, head in model.output.targets.items() if targets else ():
         event = model.output.event(name, batch["target"])
-        log_p = head.log_likelihood(theta[name], event.long() if isinstance(head, TokenTarget) else event)
+        log_p = head.log_likelihood(theta[name], event)
         found[f"true {name}"] = event.cpu().numpy()[valid]
         found[f"nll {name}"] = -log_p.float().cpu().numpy()[valid]
     return found
@@ -139,8 +139,8 @@ def _rows(head: TokenTarget, found: Answers, true: NDArray) -> tuple[NDArray, in
     rows = int(found.row.max(initial=-1)) + 1
     if not isinstance(head.vocabulary.decode([]), str):
         return found.row, rows, None
-    cuts = np.cumsum(np.bincount(found.row, minlength=rows))[:-1]
-    return found.row, rows, np.array([len(head.vocabulary.decode(part.tolist())) for part in np.split(true, cuts)])
+    texts = head.vocabulary.decode_rows(true, np.bincount(found.row, minlength=rows))
+    return found.row, rows, np.array([len(text) for text in texts])
 
 
 class Scores:

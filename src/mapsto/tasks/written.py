@@ -73,12 +73,11 @@ def write(
         answers = search(model.write, draft, prompt, strategy=how, limit=output.longest, best=best)
         if number < len(batches):
             found[number] = [[asdict(one) for one in row] for row in answers]
-    shared = world.share(json.dumps(found).encode()) if world.size > 1 else [json.dumps(found).encode()]
     lines: list[list[Written]] = [[] for _ in feed.rows]
-    for part in shared:
+    for part in world.share(json.dumps(found).encode()):
         for number, answered in json.loads(part).items():
             for row, ones in zip(batches[int(number)], answered, strict=True):
-                lines[place[int(row)]] = [Written(**{**one, "ids": tuple(one["ids"])}) for one in ones]
+                lines[place[int(row)]] = [Written(**one) for one in ones]
     return lines
 
 
@@ -91,29 +90,27 @@ def transcript(model: Mapper, feed: StoreFeed, how: Strategy, *, world: World | 
 
 def true(output: SequenceOutput, feed: StoreFeed) -> list[Any]:
     """The targets of the rows of a feed, as they can be written: what the vocabulary does not hold is gone."""
-    ids, lengths = feed.take("target", feed.rows)["ids"].flat()
-    return [output.vocabulary.decode(part.tolist()) for part in np.split(ids, np.cumsum(lengths)[:-1])]
+    return output.vocabulary.decode_rows(*feed.take("target", feed.rows)["ids"].flat())
 
 
 def beside(model: Mapper, train: StoreFeed, val: StoreFeed, test: StoreFeed) -> dict[str, Values]:
     """Simple writers: what follows how often, whatever the source; and, of texts to texts, the source itself."""
     output = written(model)
-    ids = [texts(feed) for feed in (train, val, test)]
+    known, chosen, asked = (texts(feed) for feed in (train, val, test))
     size = output.vocabulary.size
-    best = tuned_order(ids[0], ids[1], size)
+    best = tuned_order(known, chosen, size)
+    lengths = np.diff(asked[1])
+    told = output.vocabulary.decode_rows(asked[0], lengths)
+    row = np.repeat(np.arange(len(told)), lengths + 1)  # the end of each, too
+    characters = np.array([len(text) for text in told]) if isinstance(told[0], str) else None
     result: dict[str, Values] = {}
-    for model_n in [Unigram(size).fit(*ids[0]), best][: 1 + (best.order > 1)]:
-        nll = -model_n.log_prob(*ids[2])
-        told = [output.vocabulary.decode(x.tolist()) for x in np.split(ids[2][0], ids[2][1][1:-1])]
-        row = np.repeat(np.arange(len(told)), np.diff(ids[2][1]) + 1)
-        lengths = np.array([len(text) for text in told]) if isinstance(told[0], str) else None
-        name = "unigram" if model_n.order == 1 else f"{model_n.order}-gram"
-        result[name] = tokens(nll, None, row, len(told), characters=lengths)
+    for simple in [Unigram(size).fit(*known), best][: 1 + (best.order > 1)]:
+        name = "unigram" if simple.order == 1 else f"{simple.order}-gram"
+        result[name] = tokens(-simple.log_prob(*asked), None, row, len(told), characters=characters)
     sources = list(model.sources.items())
     if len(sources) == 1 and isinstance(sources[0][1], SequenceInput):
-        name, vocabulary = sources[0][0], sources[0][1].vocabulary
-        asked, size_of = test.take(name, test.rows)["ids"].flat()
-        source = [vocabulary.decode(x.tolist()) for x in np.split(asked, np.cumsum(size_of)[:-1])]
+        name, part = sources[0][0], sources[0][1]
+        source = part.vocabulary.decode_rows(*test.take(name, test.rows)["ids"].flat())
         copy = copied(source, true(output, test))
         if copy is not None:
             result["copy"] = copy()

@@ -13,7 +13,7 @@ from mapsto.errors import DataError
 from mapsto.training.baseline import Ridge, tuned
 from mapsto.training.weight import Floats, Resampled, Values, ratio, report, weights
 
-__all__ = ["Average", "Linear", "Naive", "ending", "errors", "forecast", "judged", "steps"]
+__all__ = ["Average", "Linear", "Naive", "ending", "errors", "forecast", "judged", "spread_rows", "steps"]
 
 HALF = 1.959963984540054  # σ to either side that hold 95 % of a normal distribution
 MOST = 2000  # rows that a period is chosen on
@@ -130,7 +130,7 @@ class Naive:
             past: (N, K, C) what each row ends with, NaN where not known and before its start.
             y: (N, H, C).
         """
-        some = np.unique(np.linspace(0, len(y) - 1, min(len(y), MOST)).round().astype(int))
+        some = spread_rows(len(y), MOST)
         if not self.period and len(y):
             width = max(1, past.shape[1])
             worth = [_mae(Naive(p).mean(past[some], y.shape[1]), y[some]) for p in range(1, width + 1)]
@@ -204,7 +204,7 @@ class Linear:
 
     def _rows(self, past: Floats, y: Floats) -> tuple[Floats, Floats]:
         whole = np.flatnonzero(np.isfinite(y).all((1, 2)))
-        whole = whole[np.unique(np.linspace(0, len(whole) - 1, min(len(whole), ROWS)).round().astype(int))]
+        whole = whole[spread_rows(len(whole), ROWS)]
         return self._features(past[whole]), (y[whole] - ending(past[whole])[:, None]).reshape(len(whole), -1)
 
 
@@ -216,6 +216,11 @@ def judged(simple: Naive | Linear | Average, past: Floats, y: Floats, unit: Floa
     nll = np.nansum(z**2 / 2 + np.log(simple.sigma) + np.log(2 * np.pi) / 2, (1, 2))
     half = HALF * np.broadcast_to(simple.sigma, mean.shape)
     return forecast(mean, y, (mean - half, mean + half), nll, unit)
+
+
+def spread_rows(count: int, most: int) -> NDArray[np.int64]:
+    """Up to ``most`` of so many rows, evenly from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def ending(past: Floats) -> Floats:
