@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ragged", "Rows"]
+__all__ = ["Ragged", "Rows", "evenly"]
 
 
 @dataclass(frozen=True)
@@ -120,3 +120,13 @@ class Rows:
         if not index.size:
             return np.zeros((*index.shape, *self.column.values.shape[1:]), self.column.values.dtype)
         return self.column.values.take(index, axis=0, mode="clip")
+
+
+def evenly(count: int, most: int) -> NDArray[np.int64]:
+    """Up to ``most`` of so many rows, evenly from the first to the last.
+
+    Example:
+        >>> evenly(9, 3)
+        array([0, 4, 8])
+    """
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))

@@ -12,8 +12,9 @@ from mapsto.inputs.series import SeriesInput
 from mapsto.models.mapper import Mapper
 from mapsto.nn.step import StepTarget
 from mapsto.outputs.series import SeriesOutput
+from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
-from mapsto.training.horizon import Average, Linear, Naive, errors, forecast, judged, spread_rows, steps
+from mapsto.training.horizon import Average, Linear, Naive, errors, forecast, judged, steps
 
 __all__ = ["begin", "beside", "forecasts", "futures", "measured", "pasts", "seasonal", "stepwise"]
 
@@ -109,7 +110,7 @@ def begin(model: Mapper, train: StoreFeed, val: StoreFeed) -> None:
 def _framed(model: Mapper, output: SeriesOutput, feed: StoreFeed) -> tuple[NDArray, NDArray, NDArray]:
     """(rows · C, K) samples, (rows · C, H) numbers and (rows · C, 1) units, where all numbers of a row are known."""
     name, found = model.names[output.source], []
-    some = feed.rows[spread_rows(len(feed.rows), ROWS)]
+    some = feed.rows[evenly(len(feed.rows), ROWS)]
     for first in range(0, len(some), 1024):
         batch = feed.batch(some[first : first + 1024])
         frame = model.sources[name].frame(batch[name], output.past)

@@ -21,7 +21,7 @@ from mapsto.tasks.pictures.view import inputs
 from mapsto.tasks.run import Run
 from mapsto.tasks.verdict import Verdict, verdicts, word
 from mapsto.tasks.watch import amount
-from mapsto.tasks.written import alone, units, written
+from mapsto.tasks.written import alone, searched, units, written
 
 __all__ = ["heading", "shape", "sources", "targets", "write", "written_how"]
 
@@ -205,8 +205,7 @@ def written_how(run: Run, result: Mapping[str, Any]) -> list[str]:
     if not run.model.names:
         notes = [f"{told}."]
     else:
-        beams = run.config.output.beam
-        how = f"beam search with {beams} beams" if beams > 1 else "greedy search"
+        how = searched(run.config.output)
         written_alone = "exact match, error rates, BLEU and chrF" if texts else "exact match and the error rate"
         notes = [f"{told}; {written_alone} are of what the model writes by itself ({how})."]
     words = units(output.vocabulary)

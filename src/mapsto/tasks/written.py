@@ -20,7 +20,7 @@ from mapsto.training.parallel import World
 from mapsto.training.transcript import Transcript, copied, tokens
 from mapsto.vocabulary import BEGIN, END, Vocabulary
 
-__all__ = ["alone", "beside", "strategy", "texts", "transcript", "units", "write", "written"]
+__all__ = ["alone", "beside", "searched", "strategy", "texts", "transcript", "units", "write", "written"]
 
 Values = dict[str, float | None]
 
@@ -50,6 +50,11 @@ def units(vocabulary: Vocabulary) -> str:
 def strategy(config: OutputConfig) -> Strategy:
     """How the settings have a sequence searched for."""
     return Beam(config.beam, penalty=config.penalty) if config.beam > 1 else Greedy()
+
+
+def searched(config: OutputConfig) -> str:
+    """The same in words."""
+    return f"beam search with {config.beam} beams" if config.beam > 1 else "greedy search"
 
 
 @torch.no_grad()

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mapsto.errors import DataError
+from mapsto.ragged import evenly
 from mapsto.training.baseline import Ridge, tuned
 from mapsto.training.weight import Floats, Resampled, Values, ratio, report, weights
 
-__all__ = ["Average", "Linear", "Naive", "ending", "errors", "forecast", "judged", "spread_rows", "steps"]
+__all__ = ["Average", "Linear", "Naive", "ending", "errors", "forecast", "judged", "steps"]
 
 HALF = 1.959963984540054  # σ to either side that hold 95 % of a normal distribution
 MOST = 2000  # rows that a period is chosen on
@@ -130,7 +131,7 @@ class Naive:
             past: (N, K, C) what each row ends with, NaN where not known and before its start.
             y: (N, H, C).
         """
-        some = spread_rows(len(y), MOST)
+        some = evenly(len(y), MOST)
         if not self.period and len(y):
             width = max(1, past.shape[1])
             worth = [_mae(Naive(p).mean(past[some], y.shape[1]), y[some]) for p in range(1, width + 1)]
@@ -204,7 +205,7 @@ class Linear:
 
     def _rows(self, past: Floats, y: Floats) -> tuple[Floats, Floats]:
         whole = np.flatnonzero(np.isfinite(y).all((1, 2)))
-        whole = whole[spread_rows(len(whole), ROWS)]
+        whole = whole[evenly(len(whole), ROWS)]
         return self._features(past[whole]), (y[whole] - ending(past[whole])[:, None]).reshape(len(whole), -1)
 
 
@@ -216,11 +217,6 @@ def judged(simple: Naive | Linear | Average, past: Floats, y: Floats, unit: Floa
     nll = np.nansum(z**2 / 2 + np.log(simple.sigma) + np.log(2 * np.pi) / 2, (1, 2))
     half = HALF * np.broadcast_to(simple.sigma, mean.shape)
     return forecast(mean, y, (mean - half, mean + half), nll, unit)
-
-
-def spread_rows(count: int, most: int) -> NDArray[np.int64]:
-    """Up to ``most`` of so many rows, evenly from the first to the last."""
-    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
 
 
 def ending(past: Floats) -> Floats:

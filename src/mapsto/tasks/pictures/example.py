@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from mapsto.models.mapper import Mapper
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
+from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.text import joined, number
 from mapsto.tasks.pictures.view import TokensView, View, inputs, views
@@ -86,7 +87,7 @@ def spread(head: Target, events: Sequence[NDArray], limit: int) -> NDArray[np.in
 
 
 def _evenly(order: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-    return order[np.unique(np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(np.int64))]
+    return order[evenly(len(order), count)]
 
 
 def _first_label(head: Target, events: NDArray) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from mapsto.ragged import evenly
 from mapsto.tasks.forecast import forecasts, futures, pasts, seasonal
 from mapsto.tasks.pictures.picture import Gallery, Picture
 from mapsto.tasks.pictures.style import BLUE, GREY, INK, ORANGE, figure, plain, styled
@@ -34,7 +35,7 @@ def ahead(run: Run, made: Gallery, found: Answers) -> None:
     nll = found.nll[name].reshape(shape[:2]).sum(1)
     # From the row that was told best to the one that surprised most, in even steps of their order.
     order = np.argsort(nll, kind="stable")
-    picked = order[np.unique(np.linspace(0, len(order) - 1, min(ROWS, len(order))).round().astype(int))]
+    picked = order[evenly(len(order), ROWS)]
     titles = ["{} row {}".format(*made.data.places[row]) for row in test.rows[picked]]
     beside = None if season is None else season.mean(past[picked], output.horizon)
     rows = {key: array[picked] for key, array in said.items()}

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from mapsto.models.search import Sample
 from mapsto.music import Music
+from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.example import Example, Line, costs
 from mapsto.tasks.pictures.passage import END_MARK, Passage, page, passages
@@ -55,9 +56,8 @@ def surprised(run: Run, made: Gallery, found: Answers) -> None:
 def windows(run: Run, made: Gallery) -> None:
     """Some windows of the training part, as the model receives them."""
     output, train = written(run.model), run.feed("train")
-    picked = np.unique(np.linspace(0, len(train.rows) - 1, min(WINDOWS, len(train.rows))).round().astype(np.int64))
     shown = []
-    for window in train.rows[picked]:
+    for window in train.rows[evenly(len(train.rows), WINDOWS)]:
         ids = train.take("target", np.array([window]))["ids"].flat()[0]
         shown.append(
             Example(_where(made, train, int(window)), {}, "", lines=(Line("text", told(output.vocabulary, ids)),))

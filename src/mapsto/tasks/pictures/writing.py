@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mapsto.models.search import Written
 from mapsto.nn.target import TokenTarget
 from mapsto.outputs.sequence import SequenceOutput
+from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.alignment import LIMIT, Alignment, aligned, alignments
 from mapsto.tasks.pictures.example import Example, Line, costs, events, examples, spread
@@ -17,7 +18,7 @@ from mapsto.tasks.pictures.view import TokensView, VectorView, told
 from mapsto.tasks.run import Run
 from mapsto.tasks.score import Answers
 from mapsto.tasks.window import make_feed
-from mapsto.tasks.written import strategy, write, written
+from mapsto.tasks.written import searched, strategy, write, written
 from mapsto.training.edit import unmatched
 from mapsto.vocabulary import END
 
@@ -87,8 +88,9 @@ def mistaken(run: Run, made: Gallery, found: Answers) -> None:
         stopped = "    stopped at the limit" if line.reason == "limit" else ""
         lines = (Line("true", true, lacking), Line("said", mine, wrong))
         shown.append(replace(one, truth=f"{nats:.3g} nats a token{stopped}", lines=lines))
+    how = searched(run.config.output)
     caption = (
-        f"The lowest log-likelihood a token first; said is what the model writes by itself ({_how(run)}). Underlined are "
+        f"The lowest log-likelihood a token first; said is what the model writes by itself ({how}). Underlined are "
         "the tokens said that are not in the truth, and the true ones that are not said, by one of the shortest ways from "
         "one to the other. Look for wrong targets in the data, rows cut short, and what they have in common."
     )
@@ -104,9 +106,7 @@ def looked(run: Run, made: Gallery) -> None:
     enough = next((most for most in SIDES if np.count_nonzero(longest <= most) >= 3 * MAPS), LIMIT)
     small = np.flatnonzero(longest <= max(enough, longest.min()))
     order = small[np.argsort(lengths[small], kind="stable")]
-    picked = order[np.unique(np.linspace(0, len(order) - 1, min(MAPS + 2, len(order))).round().astype(np.int64))][
-        -MAPS:
-    ]
+    picked = order[evenly(len(order), MAPS + 2)][-MAPS:]
     said = _write(run, test, picked)
     ids = [[*line.ids, *[END] * (line.reason == "end")] for line in said]
     rows = test.rows[picked]
@@ -148,11 +148,6 @@ def looked(run: Run, made: Gallery) -> None:
 def _items(one: Example) -> list[str]:
     """The names of all items the model is asked from."""
     return [n for v in one.views.values() for n in (v.tokens if isinstance(v, TokensView) else getattr(v, "names"))]  # noqa: B009
-
-
-def _how(run: Run) -> str:
-    beams = run.config.output.beam
-    return f"beam search with {beams} beams" if beams > 1 else "greedy search"
 
 
 def _write(run: Run, feed: StoreFeed, positions: NDArray[np.int64]) -> list[Written]:
