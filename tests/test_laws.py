@@ -119,10 +119,20 @@ OUTPUTS["series"] = [
     for noise in ("gaussian", "student")
 ]
 LIKELIHOODS = {
-    "gaussian": [{"dims": 1}, {"dims": 2}, {"dims": 1, "sigma": "datum"}],
+    "gaussian": [
+        {"dims": 1},
+        {"dims": 2},
+        {"dims": 2, "sigma": "dims"},
+        {"dims": 1, "sigma": "datum"},
+        {"dims": 2, "sigma": 0.5},
+    ],
     "student": [{"dims": 1}, {"dims": 2}],
     "bernoulli": [{"dims": 3}],
     "categorical": [{"classes": 4}],
+    "continuous_bernoulli": [{"dims": 1}, {"dims": 2}],
+    "poisson": [{"dims": 1, "scale": 3.0}, {"dims": 2}],
+    "negative_binomial": [{"dims": 1, "scale": 3.0}, {"dims": 2}],
+    "logistic": [{"dims": 1}, {"dims": 2, "levels": 16}, {"dims": 1, "levels": 8, "components": 2}],
 }
 
 

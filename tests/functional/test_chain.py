@@ -86,13 +86,17 @@ class TestStationary:
 
     def test_gibbs_finds_a_table_by_enumeration(self) -> None:
         table = torch.tensor([[0.1, 0.2, 0.05], [0.3, 0.05, 0.3]], dtype=torch.float64)
-        z = next(islice(gibbs(conditionals(table), torch.zeros(CHAINS, 2).double(), stream=stream(1, "gibbs")), 60, None))
+        z = next(
+            islice(gibbs(conditionals(table), torch.zeros(CHAINS, 2).double(), stream=stream(1, "gibbs")), 60, None)
+        )
         assert not miscounted(z, table)
 
     def test_gibbs_that_draws_from_the_margins_is_caught(self) -> None:
         table = torch.tensor([[0.1, 0.2, 0.05], [0.3, 0.05, 0.3]], dtype=torch.float64)
         alone = torch.outer(table.sum(1), table.sum(0))  # the broken twin: what the other is, is not looked at
-        z = next(islice(gibbs(conditionals(alone), torch.zeros(CHAINS, 2).double(), stream=stream(1, "gibbs")), 60, None))
+        z = next(
+            islice(gibbs(conditionals(alone), torch.zeros(CHAINS, 2).double(), stream=stream(1, "gibbs")), 60, None)
+        )
         assert miscounted(z, table)
 
 

@@ -45,7 +45,10 @@ def dims_normal(mu: Float[Tensor, "... Z"], sigma: Float[Tensor, "... Z"]) -> Fl
 
 
 def kl_normals(
-    mu: Float[Tensor, "... Z"], sigma: Float[Tensor, "... Z"], mean: Float[Tensor, "... Z"], scale: Float[Tensor, "... Z"]
+    mu: Float[Tensor, "... Z"],
+    sigma: Float[Tensor, "... Z"],
+    mean: Float[Tensor, "... Z"],
+    scale: Float[Tensor, "... Z"],
 ) -> Float[Tensor, "..."]:
     """KL(N(μ, diag σ²) ‖ N(m, diag s²)) = Σ_j [log(s_j/σ_j) + (σ_j² + (μ_j − m_j)²) / (2 s_j²) − ½].
 
@@ -86,7 +89,7 @@ def elbo(log_likelihood: Float[Tensor, "..."], kl: Float[Tensor, "..."], beta: f
 
 
 def iwae(log_weights: Float[Tensor, "S B"]) -> Float[Tensor, " B"]:
-    """log (1/S) Σ_s w_s: a bound on log p(x) that never falls, in expectation, with S; S = 1 is the ELBO of one sample.
+    """Log (1/S) Σ_s w_s: a bound on log p(x) that never falls, in expectation, with S; S = 1 is the ELBO of one sample.
 
     Example:
         >>> iwae(torch.tensor([[0.0], [math.log(3)]])).exp()

@@ -63,7 +63,7 @@ class Mixture:
             yield model, float(model.log_likelihood(x).mean())
 
     def parts(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
-        """log π_k + log N(x; μ_k, Σ_k)."""
+        """Log π_k + log N(x; μ_k, Σ_k)."""
         factor = torch.linalg.cholesky(self.covariances)
         y = torch.linalg.solve_triangular(factor, (x - self.means[:, None]).mT, upper=False)
         log_det = 2 * torch.log(torch.diagonal(factor, dim1=-2, dim2=-1)).sum(-1)
@@ -71,7 +71,7 @@ class Mixture:
         return (self.log_share - 0.5 * (dims * LOG_TAU + log_det))[None] - 0.5 * y.square().sum(1).T
 
     def log_likelihood(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log p(x)."""
+        """Log p(x)."""
         return self.parts(x).logsumexp(1)
 
     def responsibility(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:

@@ -40,7 +40,9 @@ class Normal:
         """
         mean, covariance = _moments(x)
         if torch.linalg.matrix_rank(covariance, hermitian=True) < x.shape[1]:
-            raise DataError(f"{len(x)} rows have no spread in some direction of {x.shape[1]}: their covariance is singular")
+            raise DataError(
+                f"{len(x)} rows have no spread in some direction of {x.shape[1]}: their covariance is singular"
+            )
         return cls(mean, covariance)
 
     @classmethod
@@ -50,7 +52,7 @@ class Normal:
         return cls(mean, torch.diag((x - mean).square().nanmean(0).clamp(min=least)))
 
     def log_likelihood(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log N(x_known; μ_known, Σ_known) = −½ (d log 2π + log det Σ + yᵀΣ⁻¹y), y = x − μ, of the d numbers known."""
+        """Log N(x_known; μ_known, Σ_known) = −½ (d log 2π + log det Σ + yᵀΣ⁻¹y), y = x − μ, of the d numbers known."""
         found = x.new_zeros(len(x))
         for rows, known in _patterns(x):
             factor = torch.linalg.cholesky(self.covariance[known][:, known])
@@ -60,7 +62,7 @@ class Normal:
         return found
 
     def impute(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        """x with E[x_missing | x_known] = μ_m + Σ_mk Σ_kk⁻¹ (x_k − μ_k) where it is NaN."""
+        """X with E[x_missing | x_known] = μ_m + Σ_mk Σ_kk⁻¹ (x_k − μ_k) where it is NaN."""
         filled = x.clone()
         for rows, known in _patterns(x):
             y = x[rows][:, known] - self.mean[known]
@@ -158,7 +160,7 @@ class Ppca:
         return 0.5 * float(torch.log(self.precision.diagonal()).sum() - torch.logdet(self.precision))
 
     def log_likelihood(self, x: Float[Tensor, "N D"]) -> Float[Tensor, " N"]:
-        """log p(x), in O(N D q)."""
+        """Log p(x), in O(N D q)."""
         dims, latent = self.weight.shape
         y = x - self.mean
         inner = y @ self.weight

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from mapsto import kinds
+from mapsto.errors import DataError
 
-__all__ = ["Likelihood", "floored", "wide"]
+__all__ = ["Likelihood", "floored", "refuse", "rising", "wide"]
 
 FLOOR = math.log(1e-4)
 
@@ -27,6 +29,29 @@ def floored(raw: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """
     above = raw - FLOOR
     return FLOOR + 0.5 * (above + torch.sqrt(above * above + 0.25))
+
+
+def rising(raw: Float[Tensor, "..."]) -> tuple[Float[Tensor, "..."], Float[Tensor, "..."]]:
+    """G and log g of a rate: g(u) = e^u below 0 and 1 + u above it, whose slope is continuous, so that no θ overflows."""
+    above, below = raw.clamp(min=0), raw.clamp(max=0)
+    return below.exp() + above, below + torch.log1p(above)
+
+
+def refuse(values: Tensor, bad: Tensor, needs: str) -> None:
+    """Refuse data, naming the first row (first axis) that has a bad number.
+
+    Args:
+        values: the data.
+        bad: of the same shape, which of them are no data.
+        needs: who needs what, such as "a Poisson likelihood needs counts".
+
+    Raises:
+        DataError: with the row and its first bad number.
+    """
+    if bad.any():
+        row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
+        found = values[row][bad[row]].reshape(-1)[0].item()
+        raise DataError(f"row {row + 1}: {needs}, found {found:g}")
 
 
 class Likelihood(nn.Module, ABC):
@@ -62,7 +87,19 @@ class Likelihood(nn.Module, ABC):
 
     @abstractmethod
     def distribution(self, theta: Float[Tensor, "... width"]) -> Any:
-        """The same as a torch distribution: for users, and the oracle of the tests."""
+        """The same as a torch distribution: for users, and the oracle of the tests.
+
+        Raises:
+            NotImplementedError: torch has none.
+        """
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Which numbers an event may hold."""
+        found = self.distribution(torch.zeros(self.width)).support
+        while isinstance(found, constraints.independent):
+            found = found.base_constraint
+        return found
 
 
 __getattr__ = kinds.lazy("likelihoods")

@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from mapsto.errors import DataError
-from mapsto.likelihoods import Likelihood, wide
+from mapsto.likelihoods import Likelihood, refuse, wide
 
 __all__ = ["BernoulliLikelihood"]
 
@@ -38,11 +37,7 @@ class BernoulliLikelihood(Likelihood):
 
     def check(self, values: Tensor) -> None:
         """Zeros and ones only: grey values need another likelihood."""
-        bad = (values != 0) & (values != 1)
-        if bad.any():
-            row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
-            found = values[row][bad[row]].reshape(-1)[0].item()
-            raise DataError(f"row {row + 1}: a Bernoulli likelihood needs 0 or 1, found {found:g}.   Use gaussian")
+        refuse(values, (values != 0) & (values != 1), "a Bernoulli likelihood needs 0 or 1")
 
     def distribution(self, theta: Float[Tensor, "... D"]) -> torch.distributions.Independent:
         """``torch.distributions.Bernoulli``, independent over D."""

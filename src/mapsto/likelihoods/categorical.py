@@ -5,8 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mapsto.errors import DataError
-from mapsto.likelihoods import Likelihood, wide
+from mapsto.likelihoods import Likelihood, refuse, wide
 
 __all__ = ["CategoricalLikelihood"]
 
@@ -42,9 +41,7 @@ class CategoricalLikelihood(Likelihood):
     def check(self, values: Tensor) -> None:
         """Classes are whole numbers from 0 to C - 1."""
         bad = (values < 0) | (values >= self.width) | (values != values.round())
-        if bad.any():
-            row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
-            raise DataError(f"row {row + 1}: {values[row].tolist()} is no class from 0 to {self.width - 1}")
+        refuse(values, bad, f"a class is a whole number from 0 to {self.width - 1}")
 
     def distribution(self, theta: Float[Tensor, "... C"]) -> torch.distributions.Categorical:
         """``torch.distributions.Categorical``."""

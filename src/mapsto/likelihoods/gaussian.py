@@ -7,12 +7,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mapsto.errors import ConfigError, DataError
-from mapsto.likelihoods import Likelihood, floored, wide
+from mapsto.errors import ConfigError
+from mapsto.likelihoods import Likelihood, floored, refuse, wide
 
 __all__ = ["GaussianLikelihood"]
 
 FASTER = 10.0
+SIGMAS = ("shared", "dims", "datum")
 
 
 class GaussianLikelihood(Likelihood):
@@ -20,11 +21,13 @@ class GaussianLikelihood(Likelihood):
 
     Args:
         dims: D.
-        sigma: ``shared``: one learned σ_d for all data, starting at 1 (θ is μ; log σ_d is ten times a parameter, so that
-            an optimiser with steps of one size for all moves it in time); ``datum``: a σ_d of its own for every event
-            (θ is μ and the raw log σ).
+        sigma: ``shared``: one learned σ for all dimensions and all data; ``dims``: a σ_d of each dimension for all data;
+            ``datum``: a σ_d of its own for every event (θ is μ and the raw log σ); a positive number: fixed. What all data
+            share starts at 1, and its logarithm is ten times a parameter, so that an optimiser with steps of one size for
+            all moves it in time.
 
-    σ never falls below 1e-4 (:func:`~mapsto.likelihoods.floored`).
+    A σ that is learned never falls below 1e-4 (:func:`~mapsto.likelihoods.floored`). Fixed at 1 it says that differences far
+    below 1 are noise: a VAE of numbers in [0, 1] then ignores its latent variable.
 
     Example:
         >>> p = GaussianLikelihood(1)
@@ -32,19 +35,25 @@ class GaussianLikelihood(Likelihood):
         -0.926
     """
 
-    def __init__(self, dims: int = 1, *, sigma: str = "shared"):
+    def __init__(self, dims: int = 1, *, sigma: str | float = "shared"):
         super().__init__()
-        if sigma not in ("shared", "datum"):
-            raise ConfigError(f'likelihood.sigma: "{sigma}" is not one of shared, datum')
-        self.dims = dims
-        self.width = dims if sigma == "shared" else 2 * dims
-        self.log_sigma = nn.Parameter(torch.zeros(dims)) if sigma == "shared" else None
+        fixed = None if isinstance(sigma, str) else float(sigma)
+        if sigma not in SIGMAS if fixed is None else not 0 < fixed < math.inf:
+            raise ConfigError(f"likelihood.sigma: {sigma} is not one of {', '.join(SIGMAS)}, and no positive number")
+        self.dims, self.fixed = dims, fixed
+        self.width = 2 * dims if sigma == "datum" else dims
+        shared = {"shared": 1, "dims": dims}.get(str(sigma), 0)
+        self.log_sigma = nn.Parameter(torch.zeros(shared)) if shared else None
 
     def split(self, theta: Float[Tensor, "... width"]) -> tuple[Float[Tensor, "... D"], Float[Tensor, "... D"]]:
         """μ and log σ."""
         theta = wide(theta)
-        raw = theta[..., self.dims :] if self.log_sigma is None else (FASTER * self.log_sigma).expand_as(theta)
-        return theta[..., : self.dims], floored(raw)
+        mu = theta[..., : self.dims]
+        if self.fixed is not None:
+            return mu, torch.full_like(mu, math.log(self.fixed))
+        if self.log_sigma is None:
+            return mu, floored(theta[..., self.dims :])
+        return mu, floored(FASTER * self.log_sigma).to(mu.dtype).expand_as(mu)
 
     def log_prob(self, theta: Float[Tensor, "... width"], x: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
         """Summed over the D numbers."""
@@ -72,10 +81,7 @@ class GaussianLikelihood(Likelihood):
 
     def check(self, values: Tensor) -> None:
         """Finite numbers only."""
-        bad = ~torch.isfinite(values)
-        if bad.any():
-            row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
-            raise DataError(f"row {row + 1}: a Gaussian likelihood needs finite numbers, found {values[row].tolist()}")
+        refuse(values, ~torch.isfinite(values), "a Gaussian likelihood needs finite numbers")
 
     def distribution(self, theta: Float[Tensor, "... width"]) -> torch.distributions.Independent:
         """``torch.distributions.Normal``, independent over D."""

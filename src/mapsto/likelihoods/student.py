@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from mapsto.errors import DataError
-from mapsto.likelihoods import Likelihood, floored, wide
+from mapsto.likelihoods import Likelihood, floored, refuse, wide
 
 __all__ = ["StudentLikelihood"]
 
@@ -87,10 +86,7 @@ class StudentLikelihood(Likelihood):
 
     def check(self, values: Tensor) -> None:
         """Finite numbers only."""
-        bad = ~torch.isfinite(values)
-        if bad.any():
-            row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
-            raise DataError(f"row {row + 1}: a Student likelihood needs finite numbers, found {values[row].tolist()}")
+        refuse(values, ~torch.isfinite(values), "a Student likelihood needs finite numbers")
 
     def distribution(self, theta: Float[Tensor, "... width"]) -> torch.distributions.Independent:
         """``torch.distributions.StudentT``, independent over D."""

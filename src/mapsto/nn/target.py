@@ -182,7 +182,7 @@ class NumberTarget(Target):
 
     kind = "number"
 
-    def __init__(self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "shared"):
+    def __init__(self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "dims"):
         super().__init__()
         self.likelihood: GaussianLikelihood = GaussianLikelihood(len(mean), sigma=sigma)
         self.head = nn.Linear(dim, self.likelihood.width)

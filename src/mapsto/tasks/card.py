@@ -132,7 +132,7 @@ def _limits(run: Run) -> list[str]:
         )
         known.append("Its probabilities are as good as the reliability diagram in `report.html` shows, and no better.")
     if "number" in kinds:
-        spread = "is one number for all rows" if run.config.model.sigma == "shared" else "is learned for every row"
+        spread = "is learned for every row" if run.config.model.sigma == "datum" else "is one number for all rows"
         known.append(
             f"The standard deviation it gives {spread}, from normal noise; far from the training rows it is too small."
         )

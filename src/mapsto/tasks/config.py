@@ -163,8 +163,8 @@ class ModelConfig(Section):
     )
     dropout: float = Field(0.1, description="share of numbers dropped in training", ge=0, lt=1)
     masking: float = Field(0.0, description="share of items hidden in training", ge=0, lt=1)
-    sigma: Literal["shared", "datum"] = Field(
-        "shared", description="spread of predicted numbers: shared by all rows, or one a datum"
+    sigma: Literal["dims", "shared", "datum"] = Field(
+        "dims", description="spread of predicted numbers: one for each column (dims), for all (shared), or a datum"
     )
 
     @property

@@ -70,7 +70,7 @@ class NumberAnswer(Spread):
     """Numbers to predict."""
 
     kind: Literal["number"]
-    sigma: Literal["shared", "datum"]
+    sigma: Literal["dims", "shared", "datum"]
 
 
 class LabelAnswer(Classes):

@@ -22,6 +22,8 @@ __all__ = ["check_likelihood"]
 DRAWS = 20_000
 SIGMAS = 5.0
 HUGE = 1e4
+COUNTS = (20_000, 600)
+"""How many counts, from 0 on, stand for all there are: of one number, of two."""
 
 
 def check_likelihood(
@@ -36,8 +38,8 @@ def check_likelihood(
 
     Args:
         make: gives the likelihood.
-        support: of one event; that of ``distribution`` by default. Boolean, integer interval, real and positive
-            numbers are known.
+        support: of one number of an event; the likelihood's own by default. Boolean, integer interval, counts, the
+            unit interval, real and positive numbers are known.
         laws: the letters of those to try.
 
     Example:
@@ -82,10 +84,7 @@ class _Trial:
     @property
     def support(self) -> constraints.Constraint:
         """Of one number of an event."""
-        found = self.given or self.double.distribution(self.theta()).support
-        while isinstance(found, constraints.independent):
-            found = found.base_constraint
-        return found
+        return self.given or self.double.support
 
     @property
     def discrete(self) -> bool:
@@ -99,9 +98,15 @@ class _Trial:
         if isinstance(support, constraints.integer_interval):
             values = torch.arange(int(support.lower_bound), int(support.upper_bound) + 1)
             return values, torch.ones(len(values)).double()
+        if isinstance(support, type(constraints.nonnegative_integer)):
+            values = torch.arange(COUNTS[math.prod(self.shape) > 1]).double()
+            return values, torch.ones(len(values)).double()
         # Trapezoids in u with x = sinh u (e^u for positive numbers): errors fall faster than any power of the step.
         u = torch.linspace(-9, 9, 1201 if math.prod(self.shape) > 1 else 20001, dtype=torch.float64)
         step = float(u[1] - u[0])
+        if isinstance(support, type(constraints.unit_interval)) and support.upper_bound == 1:
+            v = 5 * u  # x = σ(v)
+            return v.sigmoid(), v.sigmoid() * v.neg().sigmoid() * 5 * step
         if isinstance(support, type(constraints.real)):
             return u.sinh(), u.cosh() * step
         if isinstance(support, constraints.greater_than | constraints.greater_than_eq) and support.lower_bound == 0:
@@ -116,6 +121,10 @@ class _Trial:
             return [0.5, -1.0, 2.0, math.nan]
         if isinstance(support, constraints.integer_interval):
             return [int(support.lower_bound) - 1, int(support.upper_bound) + 1, 0.5, math.nan]
+        if isinstance(support, type(constraints.nonnegative_integer)):
+            return [-1.0, 0.5, math.nan, math.inf]
+        if isinstance(support, type(constraints.unit_interval)):
+            return [-0.01, 1.01, math.nan]
         return [math.nan, math.inf, -math.inf, *([] if isinstance(support, type(constraints.real)) else [-1.0])]
 
 
@@ -149,7 +158,8 @@ def _oracle(trial: _Trial, report: Report) -> None:
 def _extremes(trial: _Trial, report: Report) -> None:
     with report.case("L", "its value and gradient are finite at the extremes") as case:
         values = trial.points()[0]
-        kinds = values[[0, -1]] if trial.discrete else torch.tensor([0.0, HUGE, *([-HUGE] if values[0] < 0 else [])])
+        far = [x for x in (-HUGE, HUGE) if bool(trial.support.check(torch.tensor(x)))]
+        kinds = values[[0, -1]] if trial.discrete else torch.tensor([0.0, 1.0, *far])
         for dtype in TYPES:
             signs = itertools.islice(itertools.product((-HUGE, 0.0, HUGE), repeat=trial.kind.width), 243)
             for value, signed in itertools.product(kinds, list(signs)):
