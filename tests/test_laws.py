@@ -83,6 +83,10 @@ INPUTS = {
         (GREY, PICTURES),
         ({**RED, "stem": "patches", "patch": 2}, [pixels(4, 4, 3), pixels(3, 6, 3), pixels(5, 1, 3)]),
     ],
+    "latent": [
+        ({"latent": 3}, noise(3, 3)),
+        ({"latent": 2, "items": 4}, noise(3, 2)),
+    ],
 }
 LABELS = {"kind": "label", "classes": ["x", "y", "z"]}
 OUTPUTS = {
@@ -97,6 +101,10 @@ OUTPUTS = {
                 "smoothing": 0.1,
             },
             [("x", ["x"], [1.0, 2.0]), ("y", [], [2.0, 0.0]), ("z", ["x", "y"], [3.0, 1.0])],
+        ),
+        *(
+            ({"targets": {"z": {"kind": "latent", "latent": 2, "posterior": kind}}}, [(z,) for z in noise(3, 2)])
+            for kind in ("normal", "full", "flow:layers=2")
         ),
     ],
     "sequence": [
@@ -113,6 +121,13 @@ OUTPUTS = {
         ),
     ],
 }
+SMALL = {"name": "face", "channels": 1, "size": [4, 6]}
+OUTPUTS["image"] = [
+    (SMALL, [(pixels(4, 6, seed=i),) for i in range(3)]),
+    ({**SMALL, "patch": [2, 3], "noise": "logistic:components=2"}, [(pixels(4, 6, seed=i),) for i in range(3)]),
+    ({**SMALL, "noise": "bernoulli"}, [(np.uint8(255) * (pixels(4, 6, seed=i) > 99),) for i in range(3)]),
+    ({**SMALL, "channels": 3, "noise": "continuous_bernoulli"}, [(pixels(4, 6, 3, seed=i),) for i in range(3)]),
+]
 STEPS = {"mean": [0.0, 1.0], "scale": [1.0, 2.0]}
 OUTPUTS["series"] = [
     ({"name": "next", "horizon": 4, **STEPS, "noise": noise}, [(x,) for x in series(4, 3, 6)])
@@ -133,6 +148,12 @@ LIKELIHOODS = {
     "poisson": [{"dims": 1, "scale": 3.0}, {"dims": 2}],
     "negative_binomial": [{"dims": 1, "scale": 3.0}, {"dims": 2}],
     "logistic": [{"dims": 1}, {"dims": 2, "levels": 16}, {"dims": 1, "levels": 8, "components": 2}],
+}
+
+POSTERIORS = {
+    "normal": [{"latent": 1}, {"latent": 2}],
+    "full": [{"latent": 1}, {"latent": 2}],
+    "flow": [{"latent": 2, "context": 3, "hidden": 5}],
 }
 
 
@@ -170,6 +191,19 @@ def test_softmax_attention_keeps_the_laws_at_any_temperature(beta):
 def test_every_likelihood_keeps_the_laws(kind, i):
     cls = kinds.find("likelihoods", kind)
     require(check_likelihood(lambda: cls(**settings(LIKELIHOODS, kind, i)), laws="LBD"))
+
+
+@pytest.mark.parametrize(("kind", "i"), examples("posteriors", POSTERIORS))
+def test_every_posterior_keeps_the_laws_of_likelihoods(kind, i):
+    cls = kinds.find("posteriors", kind)
+
+    def make():
+        made = cls(**settings(POSTERIORS, kind, i))
+        for number, p in enumerate(made.parameters()):  # bent in earnest
+            p.data = 0.5 * torch.randn(p.shape, generator=torch.Generator().manual_seed(number))
+        return made
+
+    require(check_likelihood(make, laws="LBD"))
 
 
 @pytest.mark.sample

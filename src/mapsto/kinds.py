@@ -14,7 +14,14 @@ from mapsto.errors import ConfigError, did_you_mean
 
 __all__ = ["find", "lazy", "make", "names"]
 
-SUFFIX = {"attention": "Attention", "likelihoods": "Likelihood", "inputs": "Input", "outputs": "Output"}
+SUFFIX = {
+    "attention": "Attention",
+    "likelihoods": "Likelihood",
+    "posteriors": "Posterior",
+    "priors": "Prior",
+    "inputs": "Input",
+    "outputs": "Output",
+}
 
 
 def names(folder: str) -> list[str]:
@@ -41,18 +48,18 @@ def class_name(folder: str, kind: str) -> str:
     return "".join(part.title() for part in kind.split("_")) + SUFFIX[folder]
 
 
-def make(folder: str, text: str) -> Any:
+def make(folder: str, text: str, **fixed: Any) -> Any:
     """Make a kind as it is typed on a command line: ``kind``, ``window:256``, ``favor:256,feature=relu``.
 
     What stands after the colon goes to the constructor: a first value without a name, then any by name. Values are
-    whole numbers, numbers, ``true``, ``false`` or words.
+    whole numbers, numbers, ``true``, ``false`` or words. What is ``fixed`` cannot be typed.
 
     Raises:
         ConfigError: no such kind, or settings it does not take; says which it takes.
     """
     kind, _, rest = text.partition(":")
     cls = find(folder, kind)
-    taken = list(inspect.signature(cls).parameters)
+    taken = [name for name in inspect.signature(cls).parameters if name not in fixed]
     given: dict[str, Any] = {}
     for place, part in enumerate(rest.split(",") if rest else []):
         name, equals, value = part.partition("=")
@@ -63,7 +70,7 @@ def make(folder: str, text: str) -> Any:
             raise ConfigError(f'{folder}: "{text}": "{part}" is no setting of {kind}, which takes {known}')
         given[name] = _value(value)
     try:
-        return cls(**given)
+        return cls(**given, **fixed)
     except TypeError:
         known = ", ".join(f"{n}=" for n in taken)
         raise ConfigError(f'{folder}: "{text}": expected values of {known} such as {kind}:{_example(cls)}') from None

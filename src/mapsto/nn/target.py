@@ -10,15 +10,17 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mapsto import kinds
 from mapsto.errors import DataError, did_you_mean
 from mapsto.likelihoods import Likelihood, wide
 from mapsto.likelihoods.bernoulli import BernoulliLikelihood
 from mapsto.likelihoods.categorical import CategoricalLikelihood
 from mapsto.likelihoods.gaussian import GaussianLikelihood
 from mapsto.nn.loss import Loss
+from mapsto.posteriors import Posterior
 from mapsto.vocabulary import Vocabulary, learn_column
 
-__all__ = ["TARGETS", "LabelTarget", "LabelsTarget", "NumberTarget", "Target", "TokenTarget"]
+__all__ = ["TARGETS", "LabelTarget", "LabelsTarget", "LatentTarget", "NumberTarget", "Target", "TokenTarget"]
 
 
 class Target(nn.Module, ABC):
@@ -267,13 +269,55 @@ class TokenTarget(Target):
         return {"value": theta.argmax(-1).to(torch.int32).cpu().numpy()}
 
 
+class LatentTarget(Target):
+    """A vector z of Z numbers, of which something is believed: the encoder of a variational autoencoder asks for it.
+
+    Args:
+        dim: D.
+        latent: Z.
+        posterior: a kind of belief, as it is typed: ``normal``, ``full``, ``flow:layers=4``.
+    """
+
+    kind = "latent"
+
+    def __init__(self, dim: int, *, latent: int, posterior: str = "normal"):
+        super().__init__()
+        self.latent, self.posterior = latent, posterior
+        self.likelihood: Posterior = kinds.make("posteriors", posterior, latent=latent)
+        self.head = nn.Linear(dim, self.likelihood.width)
+
+    @classmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """How many numbers there are."""
+        first = next(iter(values), None)
+        if first is None:
+            raise DataError("no latent vector in the training rows")
+        return {"latent": len(first)}
+
+    def settings(self) -> dict[str, Any]:
+        """Z and the kind of belief."""
+        return {"latent": self.latent, "posterior": self.posterior}
+
+    def encode(self, value: Any) -> NDArray:
+        """The vector in float32."""
+        z = np.asarray(value, np.float32).reshape(-1)
+        if len(z) != self.latent or not np.isfinite(z).all():
+            raise DataError(f"a latent vector has {self.latent} finite numbers, found {value}")
+        return z
+
+    def predict(self, theta: Float[Tensor, "B L width"]) -> dict[str, NDArray]:
+        """``value``, which is E[z], and ``sigma``: (B, L, Z)."""
+        belief = self.likelihood(wide(theta))
+        return {"value": belief.mean.cpu().numpy(), "sigma": belief.sigma.cpu().numpy()}
+
+
 def uniform(theta: Float[Tensor, "... C"]) -> Float[Tensor, "..."]:
     """−log p of a class drawn uniformly, on average: log Σ_c e^θ_c − mean_c θ_c."""
     logits = wide(theta)
     return logits.logsumexp(-1) - logits.mean(-1)
 
 
-TARGETS: dict[str, type[Target]] = {t.kind: t for t in (LabelTarget, LabelsTarget, NumberTarget)}
+TARGETS: dict[str, type[Target]] = {t.kind: t for t in (LabelTarget, LabelsTarget, NumberTarget, LatentTarget)}
 
 
 def _natural(label: str) -> tuple[int, float, str]:

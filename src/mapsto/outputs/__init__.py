@@ -96,6 +96,10 @@ class Output(nn.Module, ABC):
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """What training minimises."""
 
+    def count(self, target: Mapping[str, Tensor], like: Tensor) -> Float[Tensor, " B"]:
+        """How many numbers or tokens each row's target has, as numbers like others; one, where a row has one answer."""
+        return like.new_ones(like.shape[-1])
+
     @abstractmethod
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """By target, named arrays (B, L, ...): see :mod:`mapsto.nn.target`."""

@@ -1,0 +1,156 @@
+"""Variational autoencoders: two maps, x ↦ q(z | x) and z ↦ p(x | z), tied by one bound."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from mapsto.errors import ConfigError
+from mapsto.inputs.latent import LatentInput
+from mapsto.likelihoods import wide
+from mapsto.models.bound import Bound, Elbo, Weighed
+from mapsto.models.mapper import Batch, Mapper
+from mapsto.nn.loss import Loss
+from mapsto.nn.target import LatentTarget
+from mapsto.noise import Random
+from mapsto.outputs import Theta
+from mapsto.posteriors import Belief
+from mapsto.priors import Prior
+
+__all__ = ["VAE", "Binarise"]
+
+
+class Binarise(Random):
+    """Pixels drawn black or white, with their grey value as the probability of white, anew at every step.
+
+    Input and target get the same bits. In eval mode nothing is drawn: give :meth:`at` numbers of your own.
+
+    Reference: Salakhutdinov and Murray, On the quantitative analysis of deep belief networks, 2008.
+    """
+
+    purpose = "binarise"
+
+    def forward(self, batch: Batch) -> Batch:
+        """A batch whose pixels are 0 or 255."""
+        if not self.training:
+            return batch
+        like = batch["target"]["pixels"]
+        return self.at(batch, torch.rand(like.shape, generator=self.draw(like.device), device=like.device))
+
+    def at(self, batch: Batch, uniform: Float[Tensor, "B h w C"]) -> Batch:
+        """White where u · 255 < the grey value."""
+        found = {}
+        for name, part in batch.items():
+            if "pixels" in part:
+                part = {**part, "pixels": (255 * uniform < part["pixels"]).to(torch.uint8) * 255}
+            found[name] = part
+        return found
+
+
+class Noise(Random):
+    """ε ~ N(0, I) for the draws of q in training."""
+
+    purpose = "latent"
+
+    def forward(self, samples: int, like: Float[Tensor, "B Z"]) -> Float[Tensor, "S B Z"]:
+        """Fresh at every call."""
+        shape = (samples, *like.shape)
+        return torch.randn(shape, generator=self.draw(like.device), dtype=like.dtype, device=like.device)
+
+
+class VAE(nn.Module):
+    """x ↦ q(z | x) by one map, z ↦ p(x | z) by another, and p(z).
+
+    ::
+
+        belief = believe(batch)                                  # q(z | x)
+        z, log_q = belief.draw(noise)                            # S draws a row, a gradient through them
+        log p(x | z) = decoder.output.log_likelihood(decoder({"latent": {"z": z}}), x)
+        loss = -bound(log p(x | z), log p(z), log q(z | x))
+
+    Nothing here knows what kind of data x is: the encoder is a :class:`Mapper` onto a latent target, the decoder one from a
+    latent input onto any output.
+
+    Args:
+        encoder: its output has one target, ``latent``.
+        prior: p(z).
+        decoder: its one input is called ``latent``.
+        bound: what is maximised; the ELBO by default.
+        rework: what is done to every batch first, such as :class:`Binarise`.
+
+    Reference: Kingma and Welling, Auto-encoding variational Bayes, 2014; Rezende, Mohamed and Wierstra, 2014.
+    """
+
+    def __init__(
+        self,
+        encoder: Mapper,
+        prior: Prior,
+        decoder: Mapper,
+        *,
+        bound: Bound | None = None,
+        rework: Binarise | None = None,
+    ):
+        super().__init__()
+        target, source = encoder.output.targets.get("latent"), decoder.sources.get("latent")
+        if not isinstance(target, LatentTarget) or not isinstance(source, LatentInput) or len(decoder.names) > 1:
+            raise ConfigError("VAE: the encoder maps onto a target latent, and the decoder from an input latent alone")
+        if not target.latent == prior.latent == source.latent:
+            raise ConfigError(
+                f"VAE: latent dimensions differ: encoder {target.latent}, prior {prior.latent}, decoder {source.latent}"
+            )
+        self.encoder, self.prior, self.decoder = encoder, prior, decoder
+        self.target = (target,)  # not a module of this one, too
+        self.bound = bound or Elbo()
+        self.rework = rework
+        self.noise = Noise()
+
+    @property
+    def latent(self) -> int:
+        """Z."""
+        return self.prior.latent
+
+    def believe(self, batch: Batch) -> Belief:
+        """q(z | x) of every row."""
+        theta = self.encoder({name: part for name, part in batch.items() if name != "target"})
+        return self.target[0].likelihood(wide(theta["latent"][:, 0]))  # type: ignore[no-any-return]
+
+    def say(self, z: Float[Tensor, "B Z"], target: Mapping[str, Tensor] | None = None) -> Theta:
+        """θ of p(x | z)."""
+        batch: dict[str, Mapping[str, Tensor]] = {"latent": {"z": z}}
+        return self.decoder(batch if target is None else {**batch, "target": target})  # type: ignore[no-any-return]
+
+    def log_likelihood(self, z: Float[Tensor, "S B Z"], target: Mapping[str, Tensor]) -> Float[Tensor, "S B"]:
+        """Log p(x | z) in nats, S draws of z for each row."""
+        samples, rows, _ = z.shape
+        if samples > 1:
+            target = {n: t.expand(samples, *t.shape).flatten(0, 1) for n, t in target.items()}
+        theta = self.say(z.flatten(0, 1), target)
+        return self.decoder.output.log_likelihood(theta, target).view(samples, rows)
+
+    def weigh(self, batch: Batch, noise: Float[Tensor, "S B Z"], belief: Belief | None = None) -> Weighed:
+        """All that the bounds are made of, from S draws a row.
+
+        Args:
+            batch: with its target.
+            noise: of N(0, I).
+            belief: q, if it is known already, or another than the encoder's.
+        """
+        belief = belief or self.believe(batch)
+        z, log_q = belief.draw(noise)
+        found = self.log_likelihood(z, batch["target"])
+        return Weighed(found, self.prior.log_prob(z), log_q, self.prior.kl(belief))
+
+    def loss(self, batch: Batch) -> Loss:
+        """The bound's terms of a batch, counted by the numbers or tokens of the target."""
+        if self.rework is not None:
+            batch = self.rework(batch)
+        belief = self.believe(batch)
+        if self.bound.drawn:
+            found = self.weigh(batch, self.noise(self.bound.samples, belief.mean), belief)
+        else:
+            z = belief.mean[None]
+            found = Weighed(self.log_likelihood(z, batch["target"]), z[..., 0] * 0, z[..., 0] * 0, None)
+        terms, weights = self.bound.terms(found, self.noise.clock.step)
+        count = self.decoder.output.count(batch["target"], found.log_likelihood)
+        return Loss(terms, weights, count)

@@ -1,0 +1,45 @@
+"""Layers that treat every item by itself: the networks of small autoencoders."""
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from mapsto.collection import Collection
+from mapsto.errors import ConfigError, did_you_mean
+from mapsto.nn.transformer import ACTIVATIONS
+
+__all__ = ["Perceptron"]
+
+
+class Perceptron(nn.Module):
+    """a(W_K … a(W_2 a(x))): the activation of what came in, then K − 1 layers of the same width; K = 0 changes nothing.
+
+    Inputs and outputs are linear themselves, so that with an input in front and an output behind it is a network with K
+    hidden layers. It stands where an encoder does, and lets items know nothing of each other.
+
+    Args:
+        dim: D.
+        depth: K.
+        activation: one of ``gelu``, ``relu``, ``silu``, ``tanh``.
+    """
+
+    def __init__(self, dim: int, depth: int, *, activation: str = "gelu"):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise ConfigError(
+                f'model.activation: "{activation}" is not one of {known}.{did_you_mean(activation, ACTIVATIONS)}'
+            )
+        self.activation = ACTIVATIONS[activation]()
+        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth - 1))
+        self.depth = depth
+
+    def forward(self, x: Collection) -> Collection:
+        """New items; masks and places stay."""
+        return x.replace(items=self.run(x.items)) if self.depth else x
+
+    def run(self, items: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+        """The layers."""
+        items = self.activation(items)
+        for layer in self.layers:
+            items = self.activation(layer(items))
+        return items

@@ -1,0 +1,90 @@
+"""What is said of the pixels of a patch."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mapsto import kinds
+from mapsto.errors import DataError
+from mapsto.likelihoods import Likelihood, wide
+from mapsto.nn.target import Target
+
+__all__ = ["PixelTarget"]
+
+LEVELS = 256
+
+
+class PixelTarget(Target):
+    """P numbers of 8 bits, each by itself, under any likelihood of numbers: levels 0 … 255, or x/255 in [0, 1].
+
+    Args:
+        dim: D.
+        pixels: P, channels counted.
+        noise: the likelihood, as it is typed.
+    """
+
+    kind = "pixels"
+
+    def __init__(self, dim: int, *, pixels: int, noise: str = "gaussian"):
+        super().__init__()
+        self.noise = noise
+        self.likelihood: Likelihood = kinds.make("likelihoods", noise, dims=pixels)
+        self.discrete = bool(self.likelihood.support.is_discrete)
+        self.levels = noise.partition(":")[0] == "logistic"
+        self.head = nn.Linear(dim, self.likelihood.width)
+
+    @classmethod
+    def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
+        """Nothing: the output measures."""
+        return {}
+
+    def settings(self) -> dict[str, Any]:
+        """The likelihood."""
+        return {"noise": self.noise}
+
+    def encode(self, value: Any) -> NDArray:
+        """Pixels as they are.
+
+        Raises:
+            DataError: always: the output encodes pictures.
+        """
+        raise DataError("a picture is read by its output")
+
+    def units(self, pixels: Tensor) -> Float[Tensor, "..."]:
+        """The pixels as the likelihood takes them."""
+        kind = self.head.weight.dtype
+        return pixels.to(kind) if self.levels else pixels.to(kind) / (LEVELS - 1)
+
+    def check(self, pixels: Tensor) -> None:
+        """Refuse pixels outside the support.
+
+        Raises:
+            DataError: with what to do.
+        """
+        if not self.discrete or self.levels:
+            return
+        grey = pixels[(pixels != 0) & (pixels != LEVELS - 1)]
+        if len(grey):
+            raise DataError(
+                f"has grey pixels, such as {int(grey[0])} of 255, and a {self.noise} likelihood takes black and white.   Use "
+                "output.noise=gaussian, continuous_bernoulli or logistic, or draw bits anew each time with output.binarise=true"
+            )
+
+    @property
+    def bin(self) -> float:
+        """The width of a level in the units of the likelihood; 0 if it is discrete itself, and its nats are those of bits."""
+        return 0.0 if self.discrete else 1 / (LEVELS - 1)
+
+    def predict(self, theta: Float[Tensor, "B L width"]) -> dict[str, NDArray]:
+        """``value`` (B, L, P): the mean of each pixel, from 0 to 1."""
+        mean = self.likelihood.mean(wide(theta))
+        return {"value": (mean / (LEVELS - 1) if self.levels else mean).cpu().numpy()}
+
+    def draw(self, theta: Float[Tensor, "B L width"], stream: torch.Generator) -> Float[Tensor, "B L P"]:
+        """A draw of each pixel, from 0 to 1."""
+        x = self.likelihood.sample(wide(theta), stream)
+        return x / (LEVELS - 1) if self.levels else x
