@@ -64,7 +64,7 @@ def net(
     encoder = Mapper(
         {"image": source}, Perceptron(dim, depth, activation=activation), MeanPool(), VectorOutput(dim, targets=target)
     )
-    output = ImageOutput(dim, name="image", channels=1, size=size, noise=noise)
+    output = ImageOutput(dim, name="image", channels=1, size=size, density=noise)
     inner = Perceptron(dim, depth, activation=activation)
     decoder = Mapper({"latent": LatentInput(dim, latent=latent)}, inner, MeanPool(), output)
     model = VAE(encoder, StandardPrior(latent), decoder, bound=bound, rework=rework)
@@ -149,13 +149,20 @@ def exact() -> list[Row]:
     found, began = [], time.perf_counter()
     for latent, wanted in FREY.items():
         value = float(Ppca.fit(train, latent).log_likelihood(test).mean())
-        found.append(less(f"Frey, pPCA {latent}: off by", abs(value - wanted), 1e-3, 0, None, f"{value:.3f} of {wanted}"))
-    for name, model, wanted in (("independent", Normal.independent(train), 577.68), ("full", Normal.fit(train), 1031.04)):
+        found.append(
+            less(f"Frey, pPCA {latent}: off by", abs(value - wanted), 1e-3, 0, None, f"{value:.3f} of {wanted}")
+        )
+    for name, model, wanted in (
+        ("independent", Normal.independent(train), 577.68),
+        ("full", Normal.fit(train), 1031.04),
+    ):
         value = float(model.log_likelihood(test).mean())
         found.append(less(f"Frey, {name}: off by", abs(value - wanted), 1e-2, 0, None, f"{value:.2f} of {wanted}"))
     trace = [value for _, value in islice(Ppca.em(train, 5, stream(0, "em")), 1500)]
     seconds = time.perf_counter() - began
-    found.append(row("Frey, EM: least step of 1,500", min(np.diff(trace)), -1e-9, seconds, None, f"from {trace[0]:.1f}"))
+    found.append(
+        row("Frey, EM: least step of 1,500", min(np.diff(trace)), -1e-9, seconds, None, f"from {trace[0]:.1f}")
+    )
     best = float(Ppca.fit(train, 5).log_likelihood(train).mean())
     note = f"{trace[-1]:.4f} of 669.4026; the closed form has {best:.4f}"
     found.append(less("Frey, EM: its end is off by", abs(trace[-1] - 669.4026), 1e-3, seconds, None, note))
@@ -209,7 +216,9 @@ class Burda(nn.Module):
         mu, log_sigma = self.encode(x).chunk(2, -1)
         noise = torch.randn(samples, *mu.shape)
         z = mu + log_sigma.exp() * noise
-        likelihood = -F.binary_cross_entropy_with_logits(self.decode(z), x.expand(samples, -1, -1), reduction="none").sum(-1)
+        likelihood = -F.binary_cross_entropy_with_logits(
+            self.decode(z), x.expand(samples, -1, -1), reduction="none"
+        ).sum(-1)
         if samples == 1:
             return likelihood[0] - 0.5 * (mu**2 + (2 * log_sigma).exp() - 2 * log_sigma - 1).sum(-1)
         log_w = likelihood - 0.5 * (z**2).sum(-1) + (0.5 * noise**2 + log_sigma).sum(-1)
@@ -315,7 +324,9 @@ def trained() -> list[Row]:
         sigma = (0.5 * log_variance).exp()
         noise = torch.randn(50, *mu.shape, generator=stream(0, "trained", at))
         z = mu + sigma * noise
-        log_p = likelihood.log_prob(model.decode(z.flatten(0, 1)).unflatten(0, (50, -1)), some.flatten(1).expand(50, -1, -1))
+        log_p = likelihood.log_prob(
+            model.decode(z.flatten(0, 1)).unflatten(0, (50, -1)), some.flatten(1).expand(50, -1, -1)
+        )
         log_prior = -0.5 * (z.square() + math.log(2 * math.pi)).sum(-1)
         log_q = -0.5 * (noise.square() + log_variance + math.log(2 * math.pi)).sum(-1)
         parts["reconstruction"].append(-log_p.mean(0))
@@ -325,7 +336,14 @@ def trained() -> list[Row]:
     total = -elbo(torch.tensor(-found["reconstruction"]), torch.tensor(found["kl"]))
     wanted = {"reconstruction": 121.6, "kl": 19.4, "iwae": 136.9}
     return [
-        less(f"trained on MNIST, {n}: off by", abs(v - wanted[n]), 0.5, seconds, None, f"{v:.2f} of {wanted[n]}; {total:.1f}")
+        less(
+            f"trained on MNIST, {n}: off by",
+            abs(v - wanted[n]),
+            0.5,
+            seconds,
+            None,
+            f"{v:.2f} of {wanted[n]}; {total:.1f}",
+        )
         for n, v in found.items()
     ]
 

@@ -49,7 +49,8 @@ def fetch(client: str, name: str, version: str, sha256: str) -> Path:
         if archive.suffix == ".whl":
             zipfile.ZipFile(archive).extractall(aside)
         elif archive.suffix == ".tgz":
-            tarfile.open(archive).extractall(aside, filter="data")
+            with tarfile.open(archive) as packed:
+                packed.extractall(aside, filter="data")
         else:
             subprocess.run(["dpkg", "-x", archive.name, ".."], cwd=download, check=True, capture_output=True)
         shutil.rmtree(download)

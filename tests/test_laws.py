@@ -124,9 +124,9 @@ OUTPUTS = {
 SMALL = {"name": "face", "channels": 1, "size": [4, 6]}
 OUTPUTS["image"] = [
     (SMALL, [(pixels(4, 6, seed=i),) for i in range(3)]),
-    ({**SMALL, "patch": [2, 3], "noise": "logistic:components=2"}, [(pixels(4, 6, seed=i),) for i in range(3)]),
-    ({**SMALL, "noise": "bernoulli"}, [(np.uint8(255) * (pixels(4, 6, seed=i) > 99),) for i in range(3)]),
-    ({**SMALL, "channels": 3, "noise": "continuous_bernoulli"}, [(pixels(4, 6, 3, seed=i),) for i in range(3)]),
+    ({**SMALL, "patch": [2, 3], "density": "logistic:components=2"}, [(pixels(4, 6, seed=i),) for i in range(3)]),
+    ({**SMALL, "density": "bernoulli"}, [(np.uint8(255) * (pixels(4, 6, seed=i) > 99),) for i in range(3)]),
+    ({**SMALL, "channels": 3, "density": "continuous_bernoulli"}, [(pixels(4, 6, 3, seed=i),) for i in range(3)]),
 ]
 STEPS = {"mean": [0.0, 1.0], "scale": [1.0, 2.0]}
 OUTPUTS["series"] = [

@@ -60,6 +60,9 @@ def train(
     epochs: Annotated[float, typer.Option("--epochs", help="passes over the training rows")] = 0,
     time: Annotated[str, typer.Option("--time", metavar="10m", help="train for about so long")] = "",
     attention: Annotated[str, typer.Option("--attention", metavar="KIND", help="how heads mix values")] = "",
+    latent: Annotated[
+        int, typer.Option("--latent", metavar="N", help="a variational autoencoder with N latent dimensions")
+    ] = 0,
     folds: Annotated[
         int, typer.Option("--folds", metavar="K", help="cross-validate: K runs, each tested on its fold")
     ] = 0,
@@ -85,6 +88,7 @@ def train(
         "train.epochs": epochs,
         "time": time,
         "model.attention": attention,
+        "model.latent": latent,
         "data.folds": folds,
         "init": init,
         "device": device,
@@ -184,7 +188,11 @@ def predict(
 def sample(
     run: RunFolder,
     given: Annotated[str, typer.Option("--from", metavar="TEXT", help="what to go on from, or to be mapped")] = "",
-    count: Annotated[int, typer.Option("-n", "--count", metavar="N", help="how many sequences")] = 1,
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--between", metavar="A B", help="of an autoencoder: a path from one picture or text to another"),
+    ] = None,
+    count: Annotated[int, typer.Option("-n", "--count", metavar="N", help="how many; of an autoencoder 16")] = 0,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="the most tokens of a sequence")] = 0,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="how long music is to be")] = 0.0,
     temperature: Annotated[float, typer.Option("--temperature", metavar="T", help="0: the likeliest token")] = 1.0,
@@ -198,15 +206,17 @@ def sample(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the draws")] = 0,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv, .parquet, .mid")
+        Path | None, typer.Option("--out", metavar="FILE", help="write .txt, .jsonl, .csv, .parquet, .mid, .png, .npz")
     ] = None,
     device: Device = "auto",
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Draw new sequences from a model, printed as they are written.
+    """Draw new sequences from a model, printed as they are written; or pictures.
 
     mapsto sample runs/play --from "First Citizen:" --temperature 0.8
+
+    mapsto sample runs/clothes-vae -n 64 --out new.png
     """
     from mapsto.models.search import Sample
     from mapsto.tasks.sample import sample as work
@@ -216,6 +226,7 @@ def sample(
     written = work(
         run,
         given=given,
+        between=between,
         count=count,
         tokens=tokens,
         seconds=seconds,

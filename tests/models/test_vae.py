@@ -40,7 +40,7 @@ def build(
     source = ImageInput(dim, channels=1, mean=[mean], scale=[scale], patch=3, stem="patches")
     target = {"latent": {"kind": "latent", "latent": latent, "posterior": posterior}}
     encoder = Mapper({"image": source}, Perceptron(dim, depth), MeanPool(), VectorOutput(dim, targets=target))
-    output = ImageOutput(dim, name="image", channels=1, size=SIZE, noise=noise)
+    output = ImageOutput(dim, name="image", channels=1, size=SIZE, density=noise)
     decoder = Mapper({"latent": LatentInput(dim, latent=latent)}, Perceptron(dim, depth), MeanPool(), output)
     model = VAE(encoder, StandardPrior(latent), decoder, bound=bound, rework=rework)
     initialise(model, 0)

@@ -61,9 +61,11 @@ class Likelihood(nn.Module, ABC):
 
     Attributes:
         width: how many numbers θ has for one event.
+        support: which numbers an event may hold.
     """
 
     width: int
+    support: constraints.Constraint
 
     @abstractmethod
     def log_prob(self, theta: Float[Tensor, "... width"], x: Tensor) -> Float[Tensor, "..."]:
@@ -92,14 +94,6 @@ class Likelihood(nn.Module, ABC):
         Raises:
             NotImplementedError: torch has none.
         """
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """Which numbers an event may hold."""
-        found = self.distribution(torch.zeros(self.width)).support
-        while isinstance(found, constraints.independent):
-            found = found.base_constraint
-        return found
 
 
 __getattr__ = kinds.lazy("likelihoods")

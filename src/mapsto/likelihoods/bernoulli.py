@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood, refuse, wide
 
@@ -17,6 +18,8 @@ class BernoulliLikelihood(Likelihood):
         >>> BernoulliLikelihood(1).log_prob(torch.tensor([-1000.0]), torch.tensor([1.0])).item()
         -1000.0
     """
+
+    support = constraints.boolean
 
     def __init__(self, dims: int = 1):
         super().__init__()

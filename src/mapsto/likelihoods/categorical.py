@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood, refuse, wide
 
@@ -22,6 +23,7 @@ class CategoricalLikelihood(Likelihood):
     def __init__(self, classes: int):
         super().__init__()
         self.width = classes
+        self.support = constraints.integer_interval(0, classes - 1)
 
     def log_prob(self, theta: Float[Tensor, "... C"], x: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
         """Log-probability of the class."""

@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood, refuse, wide
 
@@ -25,6 +26,8 @@ class ContinuousBernoulliLikelihood(Likelihood):
     Reference: Loaiza-Ganem and Cunningham, The continuous Bernoulli: fixing a pervasive error in variational autoencoders,
     2019.
     """
+
+    support = constraints.unit_interval
 
     def __init__(self, dims: int = 1):
         super().__init__()

@@ -6,6 +6,7 @@ from statistics import NormalDist
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from mapsto.errors import ConfigError
 from mapsto.likelihoods import Likelihood, floored, refuse, wide
@@ -34,6 +35,8 @@ class GaussianLikelihood(Likelihood):
         >>> round(p.log_prob(torch.zeros(1), torch.zeros(1)).item(), 3)
         -0.926
     """
+
+    support = constraints.real
 
     def __init__(self, dims: int = 1, *, sigma: str | float = "shared"):
         super().__init__()

@@ -36,6 +36,7 @@ class LogisticLikelihood(Likelihood):
         super().__init__()
         self.dims, self.levels, self.components = dims, levels, components
         self.width = 3 * dims * components
+        self.support = constraints.integer_interval(0, levels - 1)
 
     def split(self, theta: Float[Tensor, "... width"]) -> tuple[Tensor, Tensor, Tensor]:
         """Log π, μ and log s in units of levels, each (..., D, K)."""
@@ -89,8 +90,3 @@ class LogisticLikelihood(Likelihood):
             NotImplementedError: always.
         """
         raise NotImplementedError("torch has no discretised logistic distribution")
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """The levels."""
-        return constraints.integer_interval(0, self.levels - 1)

@@ -5,6 +5,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood, refuse, rising, wide
 
@@ -31,6 +32,8 @@ class NegativeBinomialLikelihood(Likelihood):
 
     Reference: Lopez et al., Deep generative modeling for single-cell transcriptomics, 2018.
     """
+
+    support = constraints.nonnegative_integer
 
     def __init__(self, dims: int = 1, *, scale: float = 1.0):
         super().__init__()

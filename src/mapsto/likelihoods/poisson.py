@@ -3,6 +3,7 @@
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood, refuse, rising, wide
 
@@ -20,6 +21,8 @@ class PoissonLikelihood(Likelihood):
         >>> PoissonLikelihood(1, scale=2.0).log_prob(torch.zeros(1), torch.tensor([0.0]))
         tensor(-2.)
     """
+
+    support = constraints.nonnegative_integer
 
     def __init__(self, dims: int = 1, *, scale: float = 1.0):
         super().__init__()

@@ -5,6 +5,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood, floored, refuse, wide
 
@@ -35,6 +36,8 @@ class StudentLikelihood(Likelihood):
 
     Reference: Lange, Little and Taylor, Robust statistical modeling using the t distribution, 1989.
     """
+
+    support = constraints.real
 
     def __init__(self, dims: int = 1):
         super().__init__()

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.errors import ConfigError
+from mapsto.inputs import Input
 from mapsto.inputs.latent import LatentInput
 from mapsto.likelihoods import wide
 from mapsto.models.bound import Bound, Elbo, Weighed
@@ -14,7 +15,7 @@ from mapsto.models.mapper import Batch, Mapper
 from mapsto.nn.loss import Loss
 from mapsto.nn.target import LatentTarget
 from mapsto.noise import Random
-from mapsto.outputs import Theta
+from mapsto.outputs import Output, Theta
 from mapsto.posteriors import Belief
 from mapsto.priors import Prior
 
@@ -109,6 +110,30 @@ class VAE(nn.Module):
     def latent(self) -> int:
         """Z."""
         return self.prior.latent
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs: the encoder's."""
+        return self.encoder.names
+
+    @property
+    def sources(self) -> dict[str, Input]:
+        """The inputs by name."""
+        return self.encoder.sources
+
+    @property
+    def inputs(self) -> nn.ModuleList:
+        """The inputs."""
+        return self.encoder.inputs
+
+    @property
+    def output(self) -> Output:
+        """What is said again: the decoder's."""
+        return self.decoder.output
+
+    def embed(self, batch: Batch) -> Float[Tensor, "B Z"]:
+        """E[z] of each row: the same at every call."""
+        return self.believe(batch).mean
 
     def believe(self, batch: Batch) -> Belief:
         """q(z | x) of every row."""

@@ -24,17 +24,17 @@ class PixelTarget(Target):
     Args:
         dim: D.
         pixels: P, channels counted.
-        noise: the likelihood, as it is typed.
+        density: the likelihood, as it is typed.
     """
 
     kind = "pixels"
 
-    def __init__(self, dim: int, *, pixels: int, noise: str = "gaussian"):
+    def __init__(self, dim: int, *, pixels: int, density: str = "gaussian"):
         super().__init__()
-        self.noise = noise
-        self.likelihood: Likelihood = kinds.make("likelihoods", noise, dims=pixels)
+        self.density = density
+        self.likelihood: Likelihood = kinds.make("likelihoods", density, dims=pixels)
         self.discrete = bool(self.likelihood.support.is_discrete)
-        self.levels = noise.partition(":")[0] == "logistic"
+        self.levels = density.partition(":")[0] == "logistic"
         self.head = nn.Linear(dim, self.likelihood.width)
 
     @classmethod
@@ -44,7 +44,7 @@ class PixelTarget(Target):
 
     def settings(self) -> dict[str, Any]:
         """The likelihood."""
-        return {"noise": self.noise}
+        return {"density": self.density}
 
     def encode(self, value: Any) -> NDArray:
         """Pixels as they are.
@@ -70,8 +70,9 @@ class PixelTarget(Target):
         grey = pixels[(pixels != 0) & (pixels != LEVELS - 1)]
         if len(grey):
             raise DataError(
-                f"has grey pixels, such as {int(grey[0])} of 255, and a {self.noise} likelihood takes black and white.   Use "
-                "output.noise=gaussian, continuous_bernoulli or logistic, or draw bits anew each time with output.binarise=true"
+                f"has grey pixels, such as {int(grey[0])} of 255, and a {self.density} likelihood takes black and white.   "
+                "Use output.density=gaussian, continuous_bernoulli or logistic; or output.binarise=true to draw bits anew "
+                "each time"
             )
 
     @property

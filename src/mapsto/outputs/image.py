@@ -31,9 +31,13 @@ class ImageOutput(Output):
         size: (height, width) of all pictures.
         patch: (height, width) of a patch, which must divide the size; the whole picture by default: then there is one
             query, and an encoder and a decoder of it are plain perceptrons.
-        noise: the likelihood of a pixel, as it is typed: ``bernoulli``, ``gaussian``, ``gaussian:sigma=dims``,
+        density: the likelihood of a pixel, as it is typed: ``bernoulli``, ``gaussian``, ``gaussian:sigma=dims``,
             ``continuous_bernoulli``, ``logistic:components=5``.
         side: longer sides of pictures are shrunk to this; 0 keeps the size.
+        binarise: whether grey values are probabilities, from which whoever trains draws black and white pixels.
+
+    Raises:
+        ConfigError: a patch that does not divide the size, or bits for a likelihood of other numbers.
     """
 
     kind = "image"
@@ -46,17 +50,22 @@ class ImageOutput(Output):
         channels: int,
         size: Sequence[int],
         patch: Sequence[int] = (),
-        noise: str = "gaussian",
+        density: str = "gaussian",
         side: int = 64,
+        binarise: bool = False,
     ):
         super().__init__()
-        self.dim, self.name, self.channels, self.side = dim, name, channels, side
+        self.dim, self.name, self.channels, self.side, self.binarise = dim, name, channels, side, binarise
         self.size, self.patch = tuple(size), tuple(patch or size)
         if any(s % p for s, p in zip(self.size, self.patch, strict=True)):
             raise ConfigError(f"output.patch: patches of {self.patch} do not divide pictures of {self.size}")
+        if binarise and density.partition(":")[0] != "bernoulli":
+            raise ConfigError(
+                f"output.density={density}: with output.binarise=true pixels are black or white.   Use bernoulli"
+            )
         self.grid = tuple(s // p for s, p in zip(self.size, self.patch, strict=True))
         self.query = nn.Parameter(torch.zeros(self.grid[0] * self.grid[1], dim))
-        self.head = PixelTarget(dim, pixels=channels * self.patch[0] * self.patch[1], noise=noise)
+        self.head = PixelTarget(dim, pixels=channels * self.patch[0] * self.patch[1], density=density)
 
     @torch.no_grad()
     def reset(self, stream: torch.Generator) -> None:
@@ -77,7 +86,8 @@ class ImageOutput(Output):
         columns: Sequence[tuple[str, str]] = (),
         side: int = 64,
         patch: Sequence[int] = (),
-        noise: str = "",
+        density: str = "",
+        binarise: bool = False,
         **_: Any,
     ) -> dict[str, Any]:
         """Size and channels of the one column, and the likelihood.
@@ -104,9 +114,9 @@ class ImageOutput(Output):
         if len(sizes) > 1:
             some = ", ".join(f"{h} x {w}" for h, w in sorted(sizes)[:3])
             raise DataError(f"has pictures of {len(sizes)} sizes ({some}), and one is needed to say pictures")
-        noise = noise or ("bernoulli" if binary else "gaussian")
+        density = density or ("bernoulli" if binary or binarise else "gaussian")
         made = {"name": name, "channels": channels, "size": list(*sizes), "patch": list(patch)}
-        return made | {"noise": noise, "side": side}
+        return made | {"density": density, "side": side, "binarise": binarise}
 
     def settings(self) -> dict[str, Any]:
         """What :meth:`measure` gave."""
@@ -115,7 +125,8 @@ class ImageOutput(Output):
             "channels": self.channels,
             "size": list(self.size),
             "patch": list(self.patch),
-            "noise": self.head.noise,
+            "density": self.head.density,
+            "binarise": self.binarise,
             "side": self.side,
         }
 
@@ -131,7 +142,8 @@ class ImageOutput(Output):
             if self.channels == 1:
                 raise DataError("is in colour, but the model was trained on grey pictures")
             pixels = np.repeat(pixels, self.channels, 2)
-        self.head.check(torch.from_numpy(pixels)[None])
+        if not self.binarise:
+            self.head.check(torch.from_numpy(pixels)[None])
         return {"pixels": pixels[None]}
 
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:

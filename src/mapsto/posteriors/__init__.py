@@ -88,6 +88,7 @@ class Posterior(Likelihood):
     """
 
     latent: int
+    support = constraints.real
 
     @abstractmethod
     def forward(self, theta: Float[Tensor, "... width"]) -> Belief:
@@ -114,11 +115,6 @@ class Posterior(Likelihood):
     def check(self, values: Tensor) -> None:
         """Finite numbers only."""
         refuse(values, ~torch.isfinite(values), "a latent vector needs finite numbers")
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """All numbers."""
-        return constraints.real
 
 
 __getattr__ = kinds.lazy("posteriors")

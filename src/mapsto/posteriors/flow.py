@@ -17,25 +17,28 @@ MOST = 3.0
 PROBES = 256
 
 
+class Still(nn.Linear):
+    """A linear layer that starts at zero."""
+
+    @torch.no_grad()
+    def reset(self, stream: torch.Generator) -> None:
+        """Zeros."""
+        self.weight.zero_()
+        self.bias.zero_()
+
+
 class Coupling(nn.Module):
     """z ↦ z where m = 1, and μ(m z, h) + z e^{s(m z, h)} elsewhere: known half by half, so it is inverted as easily."""
 
     def __init__(self, latent: int, context: int, hidden: int, odd: int):
         super().__init__()
-        self.register_buffer("kept", ((torch.arange(latent) + odd) % 2).float(), persistent=False)
+        self.odd = odd
         self.inner = nn.Linear(latent + context, hidden)
-        self.outer = nn.Linear(hidden, 2 * latent)
-
-    @torch.no_grad()
-    def reset(self, stream: torch.Generator) -> None:
-        """The last layer starts at zero: at first nothing is bent."""
-        self.outer.weight.zero_()
-        self.outer.bias.zero_()
+        self.outer = Still(hidden, 2 * latent)  # at first nothing is bent
 
     def forward(self, z: Float[Tensor, "... Z"], context: Float[Tensor, "... C"]) -> tuple[Tensor, Tensor]:
         """μ and s, zero where z is kept."""
-        assert isinstance(self.kept, Tensor)
-        kept = self.kept.to(z.dtype)
+        kept = ((torch.arange(z.shape[-1], device=z.device) + self.odd) % 2).to(z.dtype)
         known = torch.cat((z * kept, context.expand(*z.shape[:-1], -1)), -1)
         mu, raw = self.outer(torch.tanh(self.inner(known))).chunk(2, -1)
         return mu * (1 - kept), MOST * torch.tanh(raw / MOST) * (1 - kept)
@@ -49,21 +52,21 @@ class FlowBelief(Belief):
         base: what is bent.
         context: (B, C) what the couplings know of x.
         layers: the couplings.
-        probe: (S, Z) noise by which mean and spread are found.
     """
 
     base: NormalBelief
     context: Float[Tensor, "B C"]
     layers: Sequence[nn.Module]
-    probe: Float[Tensor, "S Z"]
 
     def _probed(self) -> Float[Tensor, "S B Z"]:
-        shape, probe = self.context.shape[:-1], self.probe.to(self.context.dtype)
+        shape, latent = self.context.shape[:-1], self.base.mean.shape[-1]
+        even = torch.quasirandom.SobolEngine(latent).draw(PROBES + 1)[1:]  # the first point is 0, whose normal is −∞
+        probe = torch.special.ndtri(even.double()).to(self.context)
         return self.draw(probe.reshape(-1, *[1] * len(shape), probe.shape[-1]).expand(-1, *shape, -1))[0]
 
     @property
     def mean(self) -> Float[Tensor, "B Z"]:  # type: ignore[override]
-        """The mean of fixed draws, the same at every call."""
+        """The mean of 256 draws, spread evenly and the same at every call."""
         return self._probed().mean(0)
 
     @property
@@ -112,14 +115,12 @@ class FlowPosterior(Posterior):
             raise ConfigError("posterior: a flow bends one half of z given the other.   Use normal for one dimension")
         self.latent, self.width = latent, 2 * latent + context
         self.layers = nn.ModuleList(Coupling(latent, context, hidden, i % 2) for i in range(layers))
-        even = torch.quasirandom.SobolEngine(latent).draw(PROBES + 1)[1:]  # the first point is 0, whose normal is −∞
-        self.register_buffer("probe", torch.distributions.Normal(0.0, 1.0).icdf(even), persistent=False)
 
     def forward(self, theta: Float[Tensor, "... width"]) -> FlowBelief:
         """Base and context."""
         z = self.latent
         base = NormalBelief(theta[..., :z], held(theta[..., z : 2 * z]))
-        return FlowBelief(base, theta[..., 2 * z :], list(self.layers), self.probe)  # type: ignore[arg-type]
+        return FlowBelief(base, theta[..., 2 * z :], list(self.layers))
 
     def distribution(self, theta: Float[Tensor, "... width"]) -> Distribution:
         """Torch has none.

@@ -8,6 +8,7 @@ import torch
 
 from mapsto.data.passage import Passages
 from mapsto.models.mapper import Mapper
+from mapsto.nn.pixel import PixelTarget
 from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target, TokenTarget
 from mapsto.tasks.build import parameters
@@ -16,6 +17,7 @@ from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.future import forecasting
+from mapsto.tasks.latent import flat
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
 from mapsto.tasks.written import alone, units, written
@@ -37,7 +39,8 @@ def describe_map(
     rows = sum(dataset.split.counts.values())
     name = config.data.source.removeprefix("demo:").rstrip("/").rpartition("/")[2] or "data"
     columns = "    ".join(
-        _column(dataset, c) for f in [*dataset.schema.inputs, dataset.schema.output] for c, _ in f.columns[:6]
+        _column(dataset, c)
+        for c in dict.fromkeys(c for f in [*dataset.schema.inputs, dataset.schema.output] for c, _ in f.columns[:6])
     )
     m = config.model
     sources = " + ".join(_input(part) for part in model.sources.values())
@@ -47,6 +50,9 @@ def describe_map(
     if alone(model) is not None or forecasts(model) is not None:
         decoder = f"decoder {m.decoder or m.depth} x {m.dim}"
         blocks = f"encoder {m.depth} x {m.dim}, {decoder}, {m.mixing}" if model.names else f"{decoder}, {m.mixing}"
+    if m.latent:
+        net = f"perceptrons {m.depth} x {m.dim}" if flat(model.output) else blocks
+        blocks = f"z of {m.latent} ({m.posterior} posterior, {m.prior} prior), {net}, {config.train.bound}"
     counts, how = dataset.split.counts, _split(config)
     if not model.names:
         counts, how = token_counts(dataset), f"{units(written(model).vocabulary)} {how}"
@@ -130,6 +136,8 @@ def _target(name: str, target: Target) -> str:
         return f"{name} ({'any' if target.kind == 'labels' else 'one'} of {len(target.classes)})"
     if isinstance(target, TokenTarget):
         return f"{name} (sequence of {target.vocabulary.kind}, {amount(target.vocabulary.size)})"
+    if isinstance(target, PixelTarget):
+        return f"{name} again ({target.density} pixels)"
     if isinstance(target, StepTarget):
         return f"{name} ({_channels(target.channels)})"
     return f"{name} (number)"
@@ -140,7 +148,7 @@ def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
     metrics, intervals = result["metrics"], result["intervals"]
     shown = []
     for name, value in metrics.items():
-        if value is None:
+        if not isinstance(value, int | float):
             continue
         form = "{:.4g}" if abs(value) >= 10 else "{:.3f}"
         span = " ({} to {})".format(*(form.format(end) for end in intervals[name])) if name in intervals else ""

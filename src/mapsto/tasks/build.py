@@ -16,23 +16,28 @@ from mapsto.models.mapper import Mapper
 from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
 from mapsto.nn.memory import CompositeMemory, GatedMemory, Recall
-from mapsto.nn.pool import pool
+from mapsto.nn.perceptron import Perceptron
+from mapsto.nn.pool import MeanPool, pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from mapsto.nn.reader import Keep, Reader
 from mapsto.nn.transformer import Decoder, Encoder, PostNorm, PreNorm, Prior
 from mapsto.tasks.config import ModelConfig
 from mapsto.tasks.dataset import Measured, Parts
+from mapsto.tasks.latent import autoencoder, flat
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.stored import FORMAT, read_stored
 from mapsto.vocabulary import Vocabulary, restore
 
 __all__ = ["build", "load_model", "parameters", "save_model", "tensors"]
 
+Model = Any
+"""A :class:`~mapsto.models.mapper.Mapper`, or a :class:`~mapsto.models.vae.VAE`, which has its inputs and its output."""
+
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 LIMIT = 32 << 20  # bytes of a file that is no weights
 
 
-def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int) -> Mapper:
+def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int) -> Model:
     """Put inputs, encoder, reader and output together, with first weights from the seed.
 
     Raises:
@@ -50,7 +55,7 @@ def build(schema: Schema, measured: Measured, config: ModelConfig, *, seed: int)
     return model.eval()
 
 
-def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper:
+def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
     dim = config.dim
     parts = Parts.build(schema, measured, dim)
     with torch.random.fork_rng(devices=[]):  # torch's constructors draw from the global generator; it stays untouched
@@ -62,7 +67,10 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
         }
         attends = config.mixer == "attention"
         encoder: torch.nn.Module = torch.nn.Identity()  # of a language model, which has nothing to encode
-        if schema.inputs:
+        simple = config.latent > 0 and flat(parts.output)
+        if simple:
+            encoder = Perceptron(dim, config.depth, activation=config.activation)
+        elif schema.inputs:
             encoder = Encoder(
                 dim,
                 config.depth,
@@ -74,14 +82,19 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper
                 **common,
             )
         reader: Reader
-        if schema.output.kind in ("sequence", "series"):
+        if simple:
+            reader = MeanPool()
+        elif schema.output.kind in ("sequence", "series", "image"):
             reader = _writer(schema, measured, config, common)
         else:
             reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
         names = ["the column target" if f.name == "target" else f.name for f in schema.inputs]  # a batch has a "target"
-        return Mapper(
-            dict(zip(names, parts.inputs, strict=True)), encoder, reader, parts.output, masking=config.masking
-        )
+        inputs = dict(zip(names, parts.inputs, strict=True))
+        if not config.latent:
+            return Mapper(inputs, encoder, reader, parts.output, masking=config.masking)
+        inner = Perceptron(dim, config.depth, activation=config.activation) if simple else torch.nn.Identity()
+        how = pool("mean" if simple else config.pool, dim, config.heads)
+        return autoencoder(config, inputs, parts.output, encoder=encoder, pool=how, inner=inner, reader=reader)
 
 
 class _Undrawn(TorchFunctionMode):
@@ -93,7 +106,7 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _plan(schema: Schema, measured: Measured, config: ModelConfig) -> Mapper:
+def _plan(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
     """The model without its numbers: names and shapes, and no memory."""
     with torch.device("meta"), _Undrawn():
         return _assemble(schema, measured, config)
@@ -125,7 +138,9 @@ def _mixer(schema: Schema, config: ModelConfig) -> Callable[[], torch.nn.Module]
 def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dict[str, Any]) -> Decoder | Prior:
     """What writes a sequence or says a series: a decoder that asks the memory, or one that asks nobody. It attends."""
     settled, said, kind = config.model_copy(update={"mixer": "attention"}), measured.output, schema.output.kind
-    longest = said["horizon"] if kind == "series" else said["window"] or (said["limit"] and said["limit"] + 1)
+    longest = 0
+    if kind != "image":
+        longest = said["horizon"] if kind == "series" else said["window"] or (said["limit"] and said["limit"] + 1)
     common = common | {
         "attention": kinds.make("attention", config.attention),
         "position": _position([kind], settled, [longest]),
@@ -202,7 +217,7 @@ def parameters(model: torch.nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig, card: str) -> int:
+def save_model(folder: Path, model: Model, schema: Schema, config: ModelConfig, card: str) -> int:
     """Write the weights and all that is needed to make the model again, whole or not at all.
 
     Args:
@@ -255,7 +270,7 @@ def save_model(folder: Path, model: Mapper, schema: Schema, config: ModelConfig,
     return sum(f.stat().st_size for f in folder.iterdir())
 
 
-def load_model(folder: Path) -> tuple[Mapper, Schema, ModelConfig]:
+def load_model(folder: Path) -> tuple[Model, Schema, ModelConfig]:
     """Make a saved model again.
 
     No file is trusted: each is a plain file of the folder that its manifest names, the settings are checked by
@@ -316,7 +331,7 @@ def _value(value: Any, folder: Path) -> Any:
     return value
 
 
-def _fits(planned: Mapper, header: dict[str, disk.Entry], path: Path) -> None:
+def _fits(planned: Model, header: dict[str, disk.Entry], path: Path) -> None:
     own = tensors(planned)
     lacking, extra = sorted(own.keys() - header.keys()), sorted(header.keys() - own.keys())
     if lacking or extra:

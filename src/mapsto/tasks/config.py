@@ -123,6 +123,12 @@ class OutputConfig(Section):
         "student",
         description="how numbers of a forecast stray: student (heavy tails, as heavy as they are), or gaussian",
     )
+    density: str = Field(
+        "",
+        description="likelihood of a pixel: bernoulli, gaussian, gaussian:sigma=1, continuous_bernoulli, logistic, "
+        "logistic:components=5; empty: bernoulli for black and white pictures, else gaussian",
+    )
+    binarise: bool = Field(False, description="draw pixels black or white anew each time, by their grey value")
     relative: bool = Field(True, description="a forecast goes on from the last number of the series it is mapped from")
     tie: bool = Field(True, description="a token's row of the last layer is its embedding")
     beam: int = Field(4, description="beams that the test part is written with; 1: greedy", ge=1, le=1 << 12)
@@ -161,6 +167,15 @@ class ModelConfig(Section):
     normalise: bool | None = Field(
         None, description="normalise queries and keys, with a learned temperature; null: with favor attention"
     )
+    latent: int = Field(
+        0,
+        description="dimensions of a latent variable, for an autoencoder of the inputs; 0: a map to targets",
+        ge=0,
+        le=4096,
+    )
+    posterior: str = Field("normal", description="what the encoder believes of z: normal, full, flow:layers=4")
+    prior: str = Field("standard", description="what is believed of z before: standard, mixture:components=16")
+    memory: int = Field(1, description="items that the decoder is given z as", ge=1, le=4096)
     dropout: float = Field(0.1, description="share of numbers dropped in training", ge=0, lt=1)
     masking: float = Field(0.0, description="share of items hidden in training", ge=0, lt=1)
     sigma: Literal["dims", "shared", "datum"] = Field(
@@ -189,6 +204,12 @@ class TrainConfig(Section):
     clip: float = Field(1.0, description="largest norm of the gradient; 0: no limit", ge=0)
     average: float = Field(0.99, description="decay of the averaged weights; 0: none", ge=0, lt=1)
     smoothing: float = Field(0.0, description="label smoothing", ge=0, lt=1)
+    bound: str = Field(
+        "elbo", description="what an autoencoder maximises: elbo, elbo:samples=5, iwae:5, reconstruction (no KL)"
+    )
+    beta: float = Field(1.0, description="weight of the KL in training; reports are at 1", ge=0, le=1e9)
+    beta_warmup: float = Field(0.0, description="share of the steps in which that weight rises from 0", ge=0, le=1)
+    free: str = Field("", description="free bits in nats: dims:0.1 (of a dimension), batch:0.1 (on average), total:2")
     evaluate_every: int = Field(
         0, description="steps between evaluations; 0: an epoch, at most 40 in all", ge=0, le=MANY
     )

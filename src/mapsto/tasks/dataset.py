@@ -30,7 +30,7 @@ from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
 from mapsto.tasks.future import columns, in_windows, reading
 from mapsto.tasks.prepared import Measured
-from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
+from mapsto.tasks.schema import Errors, Field, Row, Schema, itself, resolve
 from mapsto.tasks.survey import divide, survey
 from mapsto.vocabulary import Vocabulary
 
@@ -125,7 +125,7 @@ def prepare(
         with suppress(DataError):  # the store is damaged or gone: it is built again below
             return Dataset(**found["dataset"], store=open_store(found["store"]), sources=sources)
     table = parts[0][0]
-    known, summaries = resolve(columns(config.data, table), table, describe)
+    known, summaries = (itself if config.model.latent else resolve)(columns(config.data, table), table, describe)
     fresh = schema is None and measured is None
     schema = schema or known
     _odd(schema, summaries, table, config)
@@ -225,6 +225,9 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
     series = [m if f.kind == "series" else {} for f, m in zip(schema.inputs, inputs, strict=True)]
     if not schema.inputs:
         written |= {"limit": 0, "window": config.output.limit}
+    if schema.output.kind == "image":
+        patch = config.input.patch
+        written |= {"side": config.input.side, "patch": [patch, patch] if patch else []}
     with _named(schema.output):
         output = kinds.find("outputs", schema.output.kind).measure(
             chunked(row.target for row in rows()),
@@ -234,6 +237,8 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
             before=series,
             **written,
         )
+    if schema.output.kind == "image" and not config.input.patch:  # one patch, which is the whole picture
+        inputs[0] |= {"patch": max(output["size"]), "stem": "patches"}
     if config.input.relative is None and output.get("source", -1) >= 0:
         inputs[output["source"]]["relative"] = True
     return Measured(inputs, output)

@@ -241,6 +241,14 @@ DEMOS: dict[str, Demo] = {
         ["label"],
         {"size": "s", "data.split": "split", "input.flip": True, "train.epochs": 20},
     ),
+    "clothes-vae": Demo(
+        "image -> image",
+        "which pieces of clothing could there be?",
+        clothes,
+        ["image"],
+        [],
+        {"data.split": "split", "model.latent": 10, "train.epochs": 100},
+    ),
 }
 
 

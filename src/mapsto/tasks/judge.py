@@ -5,7 +5,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from mapsto.models.mapper import Mapper
-from mapsto.tasks import forecast
+from mapsto.models.vae import VAE
+from mapsto.tasks import forecast, latent
 from mapsto.tasks.config import Config
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.future import forecasting
@@ -21,7 +22,7 @@ def judge(
     config: Config,
     test: StoreFeed,
     known: tuple[StoreFeed, StoreFeed] | None,
-    found: Answers,
+    found: Answers | None,
     *,
     groups: NDArray | None = None,
     world: World | None = None,
@@ -33,7 +34,7 @@ def judge(
         config: of its run: the seed, and how sequences are searched for.
         test: the rows, with targets.
         known: training and validation rows for the simple models; None leaves them out.
-        found: what the model answered for the rows.
+        found: what the model answered for the rows; None of an autoencoder.
         groups: of the rows.
         world: processes that share the work; intervals and simple models are the first one's.
 
@@ -42,7 +43,10 @@ def judge(
         are any: what to quote beside a score, and why one is left out; ``"steps"`` of a forecast: the errors of each.
     """
     first = world is None or world.first
+    if isinstance(model, VAE):
+        return latent.judged(model, config, test, known, resamples=1000 if first else 0)
     how: dict[str, Any] = {"groups": groups, "seed": config.seed, "resamples": 1000 if first else 0}
+    assert found is not None
     series = forecast.forecasts(model)
     if series is not None:
         scores = Scores()

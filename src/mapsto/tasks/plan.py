@@ -33,7 +33,9 @@ def sized(config: Config, dataset: Dataset) -> Config:
     rows = _rows(dataset)
     if config.size == "auto":
         config.size = "xs" if rows < 1000 else "s" if rows < 50_000 else "m"
-    size = SIZES[config.size]
+    size = dict(SIZES[config.size])
+    if config.model.latent and dataset.schema.output.kind == "image" and not config.input.patch:
+        size |= {"dim": 4 * size["dim"], "depth": 2}  # perceptrons, which are cheap
     for name in ("dim", "depth", "heads"):
         if not getattr(config.model, name):
             setattr(config.model, name, int(size[name]))
@@ -58,6 +60,8 @@ def settle(config: Config, dataset: Dataset, world: World | None = None) -> Conf
         config.train.lr = float(SIZES[config.size]["lr"])
     if not config.train.accumulate:
         config.train.accumulate = world.size if world is not None else 1
+    if config.model.latent and not config.train.epochs:
+        config.train.epochs = float(min(600, max(20, math.ceil(1_000_000 / max(1, rows)))))
     if not config.train.epochs:
         config.train.epochs = float(min(60, max(4, math.ceil(150_000 / max(1, rows)))))
     return config

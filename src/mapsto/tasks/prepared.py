@@ -50,7 +50,7 @@ def place(sources: Sequence[tuple[str, str]], parts: Sequence[str], config: Conf
         "data": config.data.model_dump(exclude={"source", "val", "test"}),
         "input": config.input.model_dump(),
         "output": config.output.model_dump(exclude={"beam", "penalty"}),
-        "rest": [config.train.smoothing, config.model.sigma, config.seed],
+        "rest": [config.train.smoothing, config.model.sigma, config.model.latent > 0, config.seed],
     }
     store = cache_folder("+".join(digest for _, digest in sources), settings)
     return store.parent.with_name("prepared") / store.name

@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from mapsto import disk
 from mapsto.errors import ConfigError, MapstoError, ModelFileError
+from mapsto.nn.pixel import PixelTarget
 from mapsto.nn.step import StepTarget
 from mapsto.tasks.announce import token_counts
 from mapsto.tasks.build import parameters
+from mapsto.tasks.latent import flat
 from mapsto.tasks.page import page, section, table
 from mapsto.tasks.pictures.example import heads
 from mapsto.tasks.pictures.gallery import gallery
@@ -69,6 +71,9 @@ def heading(run: Run) -> str:
 def shape(run: Run) -> str:
     """What the model is made of."""
     config, output = run.config.model, run.model.output
+    if config.latent:
+        inside = f"perceptrons of {_layers(config.depth)}" if flat(output) else "transformers"
+        return f"variational autoencoder of {config.latent} latent dimensions, {inside}, width {config.dim}"
     decoder = f"decoder of {_layers(config.decoder or config.depth)}"
     mixing = f"width {config.dim}, {config.mixing}"
     if not run.model.names:
@@ -118,6 +123,8 @@ def targets(run: Run) -> list[str]:
         elif "vocabulary" in settings:
             vocabulary = settings["vocabulary"]
             made.append(f"{name} (a sequence of {vocabulary.kind}, {amount(vocabulary.size)} in the vocabulary)")
+        elif isinstance(head, PixelTarget):
+            made.append(f"{name} again ({head.density} pixels)")
         elif isinstance(head, StepTarget):
             count, horizon = head.channels, getattr(run.model.output, "horizon", 0)
             made.append(f"{name} ({horizon} steps of a series of {count} channel{'s' * (count > 1)})")
@@ -155,7 +162,7 @@ class Result(BaseModel):
 
     model_config = ConfigDict(strict=True)
 
-    metrics: dict[str, float | None]
+    metrics: dict[str, float | dict[str, float] | None]
     intervals: dict[str, tuple[float, float]]
     baselines: dict[str, dict[str, float | None]]
     signatures: dict[str, str] = {}

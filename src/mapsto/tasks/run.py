@@ -19,16 +19,19 @@ from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Written
+from mapsto.models.vae import VAE
 from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, Target
 from mapsto.tasks.build import load_model
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
+from mapsto.tasks.dataset import tables as read_tables
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.future import in_windows, to_go_on
 from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
-from mapsto.tasks.schema import Schema
+from mapsto.tasks.latent import beliefs, bound
+from mapsto.tasks.schema import USUAL, Schema
 from mapsto.tasks.score import Answers, answer
 from mapsto.tasks.window import make_feed
 from mapsto.tasks.written import alone, strategy, write, written
@@ -78,6 +81,21 @@ class Run:
             self._dataset = dataset
         return self._dataset
 
+    def label(self, rows: NDArray[np.int64]) -> list[str] | None:
+        """What the data call some rows of the store, by the column of ``--to`` or one of a usual name; None if by none."""
+        tables = {table.name: table for table, _ in read_tables(self.config)}
+        names: dict[str, list[Any]] = {}
+        for name, table in tables.items():
+            asked = [text.partition(":")[0] for text in self.config.data.targets]
+            column = next(
+                (c for c in [*asked, *(c for c in table.columns if c.lower() in USUAL)] if c in table.columns), ""
+            )
+            if not column or column in self.schema.sources:
+                return None
+            names[name] = table.column(column)
+        places = self.dataset().places
+        return [str(names[places[row][0]][places[row][1] - 1]) for row in rows.tolist()]
+
     def feed(self, part: str) -> StoreFeed:
         """Batches of "train", "val" or "test"."""
         data = self.dataset()
@@ -117,7 +135,8 @@ class Run:
                 groups = np.array([str(g) for g in table.column(self.config.data.group)])[np.array(numbers) - 1]
             test = self.store_feed(store, targets=True)
         groups = None if groups is None else groups[test.owners]
-        found, first = answer(self.model, test, world=world), world is None or world.first
+        first = world is None or world.first
+        found = None if isinstance(self.model, VAE) else answer(self.model, test, world=world)
         known = None if data is None else (self.feed("train"), self.feed("val"))
         result = judge(self.model, self.config, test, known, found, groups=groups, world=world)
         judged = self.trust(test) if first else []
@@ -157,11 +176,15 @@ class Run:
             One dict a row: by target its value, and by ``TARGET.probability`` or ``TARGET.sigma`` how sure. Of a
             sequence, ``TARGET.log_probability`` in nats, and with several ``TARGET.best``: a list of (text, log p). Of a
             forecast, lists of H: the means, ``TARGET.sigma``, and ``TARGET.low`` and ``TARGET.high``, between which a
-            number lies with a probability of 0.95; and the series' own name, where the data name it (data.group).
+            number lies with a probability of 0.95; and the series' own name, where the data name it (data.group). Of an
+            autoencoder, ``latent`` and ``latent.sigma``: the mean and the deviation of what is believed of z.
 
         Raises:
             ConfigError: beams for a model that writes no sequences, or a language model, which continues texts.
         """
+        if isinstance(self.model, VAE):
+            feed = self.rows(values)
+            return [{"embedding": row} for row in self._embed(feed)] if embed else beliefs(self.model, feed)
         if (beam or best > 1) and alone(self.model) is None:
             written(self.model)
         if not self.model.names:
@@ -256,7 +279,10 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
         more = f"   Its last checkpoint is {steps[-1]}; go on with --resume --run {path.name}" if steps else ""
         raise ModelFileError(f"{path} holds no finished model.{more}")
     model, schema, _ = load_model(path / "model")
-    return Run(path, model.to(find(device)), schema, read_config(path / "config.yaml"))
+    config = read_config(path / "config.yaml")
+    if isinstance(model, VAE):
+        model.bound = bound(config.train, config.train.steps)
+    return Run(path, model.to(find(device)), schema, config)
 
 
 def _readable(model: Mapper, found: Answers, rows: int) -> list[dict[str, Any]]:

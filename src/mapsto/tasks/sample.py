@@ -15,8 +15,10 @@ from torch import Tensor
 from mapsto.errors import ConfigError
 from mapsto.midi import write_midi
 from mapsto.models.search import Sample, Strategy, Written, search
+from mapsto.models.vae import VAE
 from mapsto.music import Music
 from mapsto.stream import entropy
+from mapsto.tasks.imagined import imagined
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.predict import write_rows
 from mapsto.tasks.run import Run, load
@@ -34,7 +36,8 @@ def sample(
     run: Path,
     *,
     given: str = "",
-    count: int = 1,
+    between: tuple[str, str] | None = None,
+    count: int = 0,
     tokens: int = 0,
     seconds: float = 0.0,
     how: Sample | None = None,
@@ -48,7 +51,8 @@ def sample(
     Args:
         run: the run folder.
         given: what a map is asked, or what a language model goes on from.
-        count: how many to draw.
+        between: of an autoencoder, two rows: what lies between their z is said, evenly from one to the other.
+        count: how many to draw; 0: one, of an autoencoder 16.
         tokens: the most that are written; 0: 500 for a language model, else what training rows have.
         seconds: how long music is to be; 0: as many tokens as there are.
         how: how tokens are drawn.
@@ -61,9 +65,16 @@ def sample(
         One dict a sequence: its text under the target's name, ``log_probability`` in nats, and ``reason``: what ended
         it (end, limit, stop).
     """
-    if count < 1 or tokens < 0:
-        raise ConfigError(f"{count} sequences of {tokens} tokens: expected 1 or more, of 0 (as usual) or more tokens")
+    if count < 0 or tokens < 0:
+        raise ConfigError(f"{count} sequences of {tokens} tokens: expected 0 (as usual) or more, of 0 or more tokens")
     loaded, how = load(run, device=device), how or Sample()
+    if isinstance(loaded.model, VAE):
+        return imagined(loaded, given, between, count or 16, tokens, how, out, console)
+    if between is not None:
+        raise ConfigError(
+            f"--between is a path in the latent space of an autoencoder, and {run} has none.   Leave it out"
+        )
+    count = count or 1
     output = written(loaded.model)
     if isinstance(output.vocabulary, Music):
         return _play(loaded, output.vocabulary, given, count, tokens, seconds, how, out, console)

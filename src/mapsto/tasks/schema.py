@@ -13,7 +13,7 @@ from mapsto.errors import ConfigError, DataError, did_you_mean
 from mapsto.tasks.cell import FILES, SOURCES, content_of, convert, even, same_length, times
 from mapsto.tasks.config import DataConfig
 
-__all__ = ["Field", "Row", "Schema", "resolve"]
+__all__ = ["Field", "Row", "Schema", "itself", "resolve"]
 
 TARGETS = ("label", "labels", "number", "items", "sequence", "series", "music")
 NOTHING = "nothing"
@@ -98,7 +98,7 @@ class Schema:
 
     def rows(self, table: Table, errors: "Errors", *, index: int = 0, targets: bool = True) -> Iterator[Row]:
         """Every row that can be read, converted; the others go to ``errors``."""
-        wanted = self.sources + (self.targets if targets else [])
+        wanted = list(dict.fromkeys(self.sources + (self.targets if targets else [])))
         seen: dict[str, tuple[str, int]] = {}
         for chunk in table.chunks(wanted):
             for i in range(len(chunk)):
@@ -283,6 +283,41 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
             value = s.examples[0] if s.range is None else f"{s.range[0]:g}"
             raise fault(f'{table.name}: "{column}" is {value} in every row: nothing to learn.   Say another --to')
     return Schema(inputs, output, config.times, tuple(config.missing)), summaries
+
+
+AGAIN = ("image", "sequence")
+"""Inputs that there are outputs of: what an autoencoder can say again."""
+
+
+def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dict[str, Summary]]:
+    """What an autoencoder reads and says again: one picture or sequence.
+
+    Args:
+        config: the columns as the user named them; with none, pictures if there are any. A target is not read: it is what
+            rows are called by, if anything.
+        table: the data.
+        describe: summarises columns.
+
+    Raises:
+        ConfigError: nothing, or more than one thing, to say again.
+    """
+    special = {config.split, config.group, config.times, table.split or ""}
+    named = [c for text in config.targets for c in _spec(text, table, "to")]
+    free = [c for c in table.columns if c not in special and c not in {c for c, _ in named}]
+    sources = [c for text in config.inputs for c in _spec(text, table, "from")] or [(c, "") for c in free]
+    summaries = describe(table, [c for c, _ in sources])
+    if not config.inputs:
+        pictures = [c for c, _ in sources if infer(summaries[c]).kind == "image"]
+        sources = [(c, "") for c in pictures or [c for c, _ in sources if c.lower() not in USUAL]]
+    inputs = _inputs(table, sources, summaries, config)
+    if len(inputs) != 1 or inputs[0].kind not in AGAIN:
+        found = ", ".join(f"{field.name} ({field.kind})" for field in inputs) or "nothing"
+        raise ConfigError(
+            f"an autoencoder reads and says again one of {' or '.join(AGAIN)}, here it is {found}.   Say --from COLUMN:KIND"
+        )
+    (field,) = inputs
+    output = Field(field.name, field.kind, field.columns)
+    return Schema(inputs, output, "", tuple(config.missing)), {c: summaries[c] for c, _ in field.columns}
 
 
 def _inputs(

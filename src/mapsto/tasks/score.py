@@ -13,10 +13,12 @@ from scipy import sparse
 
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
+from mapsto.models.vae import VAE
 from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import measured
+from mapsto.tasks.latent import validated
 from mapsto.training.baseline import (
     Logistic,
     LogisticLabels,
@@ -201,6 +203,8 @@ def finite(values: Values) -> Values:
 @torch.inference_mode()
 def validation(model: Mapper, feed: StoreFeed, world: World | None = None) -> dict[str, float]:
     """The loss without smoothing, per target (a number's in standardised units), and the first metric."""
+    if isinstance(model, VAE):
+        return validated(model, feed)
     found = answer(model, feed, world=world)
     head_name, head = next(iter(model.output.targets.items()))
     total = sum(float(nll.sum()) for nll in found.nll.values())

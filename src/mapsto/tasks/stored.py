@@ -17,6 +17,7 @@ Names = Annotated[list[str], Field(min_length=1)]
 Numbers = Annotated[list[float], Field(min_length=1)]
 Scales = Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
 Size = Annotated[int, Field(ge=0, le=1 << 24)]
+Side = Annotated[int, Field(ge=1, le=1 << 16)]
 
 
 class Strict(BaseModel):
@@ -104,7 +105,7 @@ class Settings(Strict):
     keep: str = ""
     stem: Literal["patches", "convolution"] | Annotated[int, Field(ge=0, le=999)] = 0
     ngrams: int = Field(0, ge=0, le=6)
-    patch: int = Field(1, ge=1, le=4096)
+    patch: Annotated[int, Field(ge=1, le=4096)] | Annotated[list[Side], Field(max_length=2)] = 1
     channels: int = Field(1, ge=1, le=3)
     wide: bool = False
     side: Size = 0
@@ -126,12 +127,15 @@ class Settings(Strict):
     source: int = Field(-1, ge=-1)
     past: Size = 0
     targets: Annotated[dict[str, Answer], Field(min_length=1)] = {}
+    size: Annotated[list[Side], Field(min_length=2, max_length=2)] = [1, 1]
+    density: str = Field("", max_length=200)
+    binarise: bool = False
 
     @model_validator(mode="after")
     def alike(self) -> Self:
         """A mean and a scale for each channel."""
         if len(self.mean) != len(self.scale) or (
-            "channels" in self.model_fields_set and len(self.mean) != self.channels
+            {"channels", "mean"} <= self.model_fields_set and len(self.mean) != self.channels
         ):
             raise ValueError(f"{len(self.mean)} means and {len(self.scale)} scales for {self.channels} channels")
         return self
@@ -186,6 +190,8 @@ class Stored(Strict):
                 raise ValueError(f"the settings of input {field.name!r:.80} are of other columns")
         asked = {said.name: said.target} if said.target is not None else said.targets
         written = [(said.name, sequence(said))] if answer.kind == "sequence" else []
+        if answer.kind == "image":
+            written = [(said.name, "image")]
         if answer.kind == "series":
             written = [(said.name, "series")]
             goes_on = self.inputs[said.source] if 0 <= said.source < len(fields) else None

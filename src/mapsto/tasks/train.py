@@ -19,6 +19,7 @@ from rich.text import Text
 from mapsto import disk, document
 from mapsto.errors import ConfigError, DataError, MapstoError
 from mapsto.models.mapper import Mapper
+from mapsto.models.vae import VAE
 from mapsto.process import release_memory, set_products
 from mapsto.tasks.announce import describe_map, result_lines
 from mapsto.tasks.build import build, save_model
@@ -31,6 +32,7 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import begin
 from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.judge import judge
+from mapsto.tasks.latent import bound
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, load
@@ -169,6 +171,8 @@ class _Job:
             config = timed(config, model, feeds, bfloat16, world)
         plan = make_plan(config, feeds["train"], bfloat16)
         config.train.steps = plan.steps
+        if isinstance(model, VAE):
+            model.bound = bound(config.train, plan.steps)
         own = place
         try:
             if place is not None:
@@ -200,7 +204,7 @@ class _Job:
                     watcher.say(chosen)
             _train(trainer, watcher, folder)
             trainer.finish()
-            found = answer(model, feeds["test"], world=world)
+            found = None if isinstance(model, VAE) else answer(model, feeds["test"], world=world)
             if world.sharded:
                 model = build(dataset.schema, dataset.measured, config.model, seed=config.seed)
                 trainer.give(model)
@@ -239,7 +243,7 @@ class _Job:
             watcher.tell(f"resumed at step {trainer.progress.step} of {trainer.plan.steps}")
 
     def _leave(
-        self, run: Run, feeds: dict[str, StoreFeed], found: Answers, watcher: RunWatcher
+        self, run: Run, feeds: dict[str, StoreFeed], found: Answers | None, watcher: RunWatcher
     ) -> tuple[Run, dict[str, Any]]:
         """Measure on the test part; write the model, its card, and last the result."""
         model, config, folder, world = run.model, self.config, run.folder, self.world
@@ -274,7 +278,7 @@ def _validate(model: Mapper, val: StoreFeed, world: World, doubt: Doubt) -> dict
 
 
 def _metric(model: Mapper) -> str:
-    return followed(next(iter(model.output.targets.values())))
+    return "elbo" if isinstance(model, VAE) else followed(next(iter(model.output.targets.values())))
 
 
 def _train(trainer: Trainer, watcher: RunWatcher, folder: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["HIGHER", "JUDGED", "Line", "Verdict", "shown", "verdicts", "word"]
 
 HIGHER = ("accuracy", "balanced_accuracy", "exact_match", "f1", "roc_auc", "r2", "token_accuracy", "bleu", "chrf")
-JUDGED = ("accuracy", "rmse", "perplexity", "per")
+JUDGED = ("accuracy", "rmse", "perplexity", "per", "nll")
 """What a simple model is held against: the first of these that both have."""
 
 WIDE = 5
@@ -33,6 +33,16 @@ WORDS = {
     "wer": "word error rate",
     "bleu": "BLEU",
     "chrf": "chrF",
+    "elbo": "ELBO (nats)",
+    "reconstruction": "reconstruction (nats)",
+    "kl": "KL (nats)",
+    "bits_per_dim": "bits a number",
+    "effective": "effective samples",
+    "active_units": "active units",
+    "active_units_kl": "active units by KL",
+    "aggregate_kl": "KL of the mean belief (nats)",
+    "mutual_information": "mutual information (nats)",
+    "amortisation_gap": "amortisation gap (nats)",
 }
 
 
@@ -89,7 +99,11 @@ def verdicts(result: Mapping[str, Any], targets: Sequence[str]) -> list[Verdict]
     made = []
     for target in targets:
         prefix, title = (f"{target}.", f"{target}: ") if len(targets) > 1 else ("", "")
-        values = {k.removeprefix(prefix): v for k, v in result["metrics"].items() if k.startswith(prefix)}
+        values = {
+            k.removeprefix(prefix): v
+            for k, v in result["metrics"].items()
+            if k.startswith(prefix) and not isinstance(v, dict)
+        }
         intervals = {k.removeprefix(prefix): v for k, v in result["intervals"].items() if k.startswith(prefix)}
         own = Line("this model", values, intervals)
         simple = [Line(k.removeprefix(title), v, {}) for k, v in result["baselines"].items() if k.startswith(title)]

@@ -5,11 +5,12 @@ import re
 import numpy as np
 
 from mapsto.errors import DataError, MapstoError
+from mapsto.models.vae import VAE
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target
 from mapsto.tasks.dataset import Dataset, Measured, Parts, fingerprint
 from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.honesty import MEASURED, PREDICTED
-from mapsto.tasks.pictures import forecast, language, writing
+from mapsto.tasks.pictures import forecast, language, latent, writing
 from mapsto.tasks.pictures.attention import attended
 from mapsto.tasks.pictures.classes import confusions, label_bars
 from mapsto.tasks.pictures.curves import curves, read_history
@@ -45,6 +46,9 @@ def gallery(run: Run) -> Gallery:
     if not len(test.rows):
         made.left_out.append("Answers, mistakes and attention: the run has no test rows")
         _received(run, made)
+        return made
+    if isinstance(run.model, VAE):
+        latent.seen(run, made)
         return made
     found = answer(run.model, test)
     if alone(run.model) is not None:

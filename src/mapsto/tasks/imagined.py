@@ -1,0 +1,162 @@
+"""What an autoencoder says of latent variables: new rows, variations of one, a path between two."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from PIL import Image
+from rich.console import Console
+from rich.text import Text
+from torch import Tensor
+
+from mapsto.errors import ConfigError
+from mapsto.models.search import Sample, search
+from mapsto.models.vae import VAE
+from mapsto.outputs.image import ImageOutput
+from mapsto.outputs.sequence import SequenceOutput
+from mapsto.stream import stream
+from mapsto.tasks.pictures.text import visible
+from mapsto.tasks.predict import write_rows
+from mapsto.tasks.run import Run
+from mapsto.vocabulary import BEGIN
+
+__all__ = ["grid", "imagined", "pictures", "texts"]
+
+PICTURES, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet")
+
+
+def imagined(
+    run: Run,
+    given: str,
+    between: tuple[str, str] | None,
+    count: int,
+    tokens: int,
+    how: Sample,
+    out: Path | None,
+    console: Console | None,
+) -> list[dict[str, Any]]:
+    """Say what was never read.
+
+    Args:
+        run: of an autoencoder.
+        given: a row: draws of what is believed of it are said; empty: draws of the prior.
+        between: two rows, whose z are the ends of a straight line.
+        count: how many.
+        tokens: of a text, the most that are written; 0: what training rows have.
+        how: of texts, how tokens are drawn; its seed is that of z.
+        out: pictures to a sheet (``.png``) or an array (``.npz``), texts to the files that sequences are written to.
+        console: where to print; None prints nothing.
+
+    Returns:
+        One dict each: ``latent``, and the text under the target's name, or the file of the pictures and where in it.
+    """
+    model = run.model
+    if given and between is not None:
+        raise ConfigError("--from and --between are two things.   Say one of them")
+    z = _latent(run, given, between, count, how.seed)
+    output = model.decoder.output
+    known = PICTURES if isinstance(output, ImageOutput) else ROWS
+    if out is not None and out.suffix.lower() not in known:
+        raise ConfigError(f"--out {out}: {', '.join(known)} are written")
+    if isinstance(output, ImageOutput):
+        return _drawn(run, output, z, out or Path(f"{run.folder.name}.png"), console)
+    assert isinstance(output, SequenceOutput)
+    said = texts(model, z, how, tokens)
+    rows: list[dict[str, Any]] = [
+        {output.name: text, "latent": one.tolist()} for text, one in zip(said, z, strict=True)
+    ]
+    if out is not None:
+        if out.suffix == ".txt":
+            _written(out, lambda: out.write_text("\n".join(map(_plain, said)) + "\n", encoding="utf-8"))
+        else:
+            write_rows(out, rows)
+        if console is not None:
+            console.print(Text(f"{len(rows)} texts written to {out}"))
+    elif console is not None and not console.stderr:
+        for text in said:
+            console.print(Text(visible(_plain(text), "\n\t")), soft_wrap=True)
+    return rows
+
+
+@torch.inference_mode()
+def _latent(run: Run, given: str, between: tuple[str, str] | None, count: int, seed: int) -> Float[Tensor, "N Z"]:
+    model: VAE = run.model
+    if not given and between is None:
+        return model.prior.sample(count, stream(seed, "imagine")).to(run.device)
+    asked = list(between) if between is not None else [given]
+    found = []
+    for value in asked:
+        feed = run.rows(value)
+        if len(feed.rows) != 1:
+            raise ConfigError(
+                f"{value}: one row is needed here, found {len(feed.rows)}.   Name one picture, or one text"
+            )
+        found.append(model.believe(feed.batch(feed.rows)))
+    if between is None:
+        noise = torch.randn(count, 1, model.latent, generator=stream(seed, "imagine")).to(run.device)
+        return found[0].draw(noise)[0][:, 0]
+    share = torch.linspace(0, 1, max(2, count), device=run.device)[:, None]
+    return torch.lerp(found[0].mean, found[1].mean, share)
+
+
+@torch.inference_mode()
+def pictures(model: VAE, z: Float[Tensor, "N Z"]) -> NDArray[np.float32]:
+    """(N, height, width, C): the mean of every pixel, from 0 to 1."""
+    output = model.decoder.output
+    assert isinstance(output, ImageOutput)
+    parts = [output.predict(model.say(some))[output.name]["value"] for some in z.split(64)]
+    return np.clip(np.concatenate(parts), 0, 1).astype(np.float32)
+
+
+@torch.inference_mode()
+def texts(model: VAE, z: Float[Tensor, "N Z"], how: Any, tokens: int = 0) -> list[Any]:
+    """What is written of each z."""
+    output = model.decoder.output
+    assert isinstance(output, SequenceOutput)
+    limit = tokens or output.longest
+    draft = model.decoder.begin({"latent": {"z": z}}, len(z), limit + 1)
+    prompt = torch.full((len(z), 1), BEGIN, device=z.device)
+    found = search(model.decoder.write, draft, prompt, strategy=how, limit=limit)
+    return [output.vocabulary.decode(best[0].ids) for best in found]
+
+
+def grid(shown: NDArray, columns: int = 0, *, scale: int = 0, gap: int = 2) -> NDArray[np.uint8]:
+    """Pictures (N, height, width, C) from 0 to 1 side by side on white, each pixel as a square of ``scale``."""
+    count, height, width, channels = shown.shape
+    columns = columns or int(np.ceil(np.sqrt(count)))
+    scale = scale or max(1, 64 // max(height, width))
+    rows = -(-count // columns)
+    high, across = height * scale + gap, width * scale + gap
+    sheet = np.full((rows * high + gap, columns * across + gap, 3), 255, np.uint8)
+    pixels = np.round(255 * np.clip(shown, 0, 1)).astype(np.uint8).repeat(scale, 1).repeat(scale, 2)
+    for i, one in enumerate(pixels if channels == 3 else pixels.repeat(3, 3)):
+        top, left = gap + i // columns * high, gap + i % columns * across
+        sheet[top : top + one.shape[0], left : left + one.shape[1]] = one
+    return sheet
+
+
+def _drawn(
+    run: Run, output: ImageOutput, z: Float[Tensor, "N Z"], out: Path, console: Console | None
+) -> list[dict[str, Any]]:
+    shown = pictures(run.model, z)
+    if out.suffix.lower() == ".png":
+        _written(out, lambda: Image.fromarray(grid(shown)).save(out))
+    else:
+        _written(out, lambda: np.savez_compressed(out, images=shown, latent=z.cpu().numpy()))
+    if console is not None:
+        console.print(Text(f"{len(shown)} pictures written to {out}"), soft_wrap=True)
+    return [{"file": str(out), "number": i, "latent": one} for i, one in enumerate(z.tolist())]
+
+
+def _written(out: Path, write: Any) -> None:
+    try:
+        write()
+    except OSError as error:
+        raise ConfigError(f"--out {out}: {error.strerror or error}") from None
+
+
+def _plain(said: Any) -> str:
+    return said if isinstance(said, str) else " ".join(said)

@@ -1,0 +1,259 @@
+"""Autoencoders in the verbs: put together from settings, judged by their evidence, beside models whose evidence is exact."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from mapsto import kinds
+from mapsto.errors import ConfigError, DataError, did_you_mean
+from mapsto.functional.divergence import free_batch, free_dims, free_total
+from mapsto.functional.posterior import Normal, Ppca
+from mapsto.inputs import Input
+from mapsto.inputs.latent import LatentInput
+from mapsto.models.bound import Bound, Elbo, Iwae, Reconstruction
+from mapsto.models.mapper import Batch, Mapper
+from mapsto.models.vae import VAE, Binarise
+from mapsto.nn.reader import Reader
+from mapsto.outputs import Output
+from mapsto.outputs.image import ImageOutput
+from mapsto.outputs.vector import VectorOutput
+from mapsto.ragged import evenly
+from mapsto.stream import stream
+from mapsto.tasks.config import Config, ModelConfig, TrainConfig
+from mapsto.tasks.feed import StoreFeed
+from mapsto.training.evidence import LADDER, Evidence, aggregate, refine, weigh
+
+__all__ = ["autoencoder", "beliefs", "bound", "evidence", "flat", "judged", "validated"]
+
+FREE = {"dims": free_dims, "batch": free_batch, "total": free_total}
+REFINED = 100
+"""Rows whose beliefs are refined, to see what amortisation costs."""
+PRINCIPAL = (2, 5, 10, 20, 50)
+"""Latent dimensions of probabilistic PCA, beside the model's own."""
+LEAST = 1e-6
+"""The least variance of a pixel in the simple models."""
+
+
+def flat(output: Output) -> bool:
+    """Whether a picture is one patch, so that perceptrons do."""
+    return isinstance(output, ImageOutput) and output.grid == (1, 1)
+
+
+def autoencoder(
+    config: ModelConfig,
+    inputs: Mapping[str, Input],
+    output: Output,
+    *,
+    encoder: nn.Module,
+    pool: Reader,
+    inner: nn.Module,
+    reader: Reader,
+) -> VAE:
+    """Two maps and a prior.
+
+    Args:
+        config: of the model.
+        inputs: what is read.
+        output: what is said again.
+        encoder: of the inputs.
+        pool: how their belief is read.
+        inner: what z goes through before it is read.
+        reader: how the output's queries read it.
+    """
+    target: dict[str, Any] = {"kind": "latent", "latent": config.latent, "posterior": config.posterior}
+    believes = VectorOutput(config.dim, targets={"latent": target})
+    source = LatentInput(config.dim, latent=config.latent, items=config.memory)
+    return VAE(
+        Mapper(dict(inputs), encoder, pool, believes, masking=config.masking),
+        kinds.make("priors", config.prior, latent=config.latent),
+        Mapper({"latent": source}, inner, reader, output),
+        rework=Binarise() if isinstance(output, ImageOutput) and output.binarise else None,
+    )
+
+
+def bound(config: TrainConfig, steps: int) -> Bound:
+    """What is maximised, from the settings.
+
+    Raises:
+        ConfigError: no such bound, or settings that it has no use for.
+    """
+    kind, _, rest = config.bound.partition(":")
+    known = ("elbo", "iwae", "reconstruction")
+    if kind not in known:
+        hint = did_you_mean(kind, known)
+        raise ConfigError(f'train.bound: "{config.bound}" is not one of {", ".join(known)}.{hint}')
+    if kind != "elbo" and (config.beta != 1 or config.beta_warmup or config.free):
+        raise ConfigError(f"train.bound={config.bound}: beta, beta_warmup and free are for the elbo.   Leave them out")
+    samples = 5 if kind == "iwae" else 1
+    if rest:
+        try:
+            samples = int(rest.removeprefix("samples="))
+        except ValueError:
+            raise ConfigError(f'train.bound: "{config.bound}": expected a number of samples, as in iwae:5') from None
+    if kind == "iwae":
+        return Iwae(samples)
+    if kind == "reconstruction":
+        return Reconstruction()
+    return Elbo(samples=samples, beta=config.beta, warmup=round(config.beta_warmup * steps), free=_free(config.free))
+
+
+def _free(text: str) -> Any:
+    if not text:
+        return None
+    kind, colon, rest = text.partition(":")
+    try:
+        nats = float(rest)
+    except ValueError:
+        nats = -1.0
+    if kind not in FREE or not colon or not nats >= 0:
+        raise ConfigError(f'train.free: "{text}": expected dims:0.1, batch:0.1 or total:2 (nats)')
+    return partial(FREE[kind], nats=nats)
+
+
+def batches(model: VAE, feed: StoreFeed, rows: NDArray[np.int64] | None = None) -> Any:
+    """Every row once, with its number; pixels that are to be drawn are drawn by the row alone."""
+    for some in feed.once() if rows is None else np.array_split(rows, max(1, len(rows) // 64)):
+        yield some, reworked(model, feed.batch(some), some)
+
+
+def reworked(model: VAE, batch: Batch, rows: Sequence[int] | NDArray[np.int64]) -> Batch:
+    """A batch as it is judged: bits are drawn once, each row's by its number."""
+    if model.rework is None:
+        return batch
+    shape = batch["target"]["pixels"].shape[1:]
+    drawn = torch.stack([torch.rand(shape, generator=stream(0, "bits", int(row))) for row in rows])
+    return model.rework.at(batch, drawn.to(batch["target"]["pixels"].device))
+
+
+def evidence(model: VAE, feed: StoreFeed, *, ks: Sequence[int] = LADDER, seed: int = 0) -> Evidence:
+    """The evidence of the rows of a feed, in the feed's own order of batches."""
+    model.eval()
+    return weigh(model, batches(model, feed), ks=ks, seed=seed)
+
+
+@torch.inference_mode()
+def beliefs(model: VAE, feed: StoreFeed) -> list[dict[str, Any]]:
+    """``latent``, the mean of q(z | x), and ``latent.sigma`` of every row."""
+    model.eval()
+    found: dict[int, dict[str, Any]] = {}
+    for rows in feed.once():
+        belief = model.believe(feed.batch(rows))
+        for row, mean, sigma in zip(rows.tolist(), belief.mean.tolist(), belief.sigma.tolist(), strict=True):
+            found[row] = {"latent": mean, "latent.sigma": sigma}
+    return [found[int(row)] for row in feed.rows]
+
+
+def validated(model: VAE, feed: StoreFeed) -> dict[str, float]:
+    """The negative ELBO, a number or token of the target; of a plain autoencoder, what it loses."""
+    if not model.bound.drawn:
+        model.eval()
+        with torch.inference_mode():
+            losses = [model.loss(batch) for _, batch in batches(model, feed)]
+        lost = float(sum(loss.per_example().sum() for loss in losses))
+        count = float(sum(loss.count.sum() for loss in losses))
+        return {"loss": lost / max(1.0, count), "elbo": -lost / max(1, len(feed.rows))}
+    found = evidence(model, feed, ks=(1,))
+    total = float(found.numbers.sum())
+    return {"loss": -float(found.elbo.sum()) / max(1.0, total), "elbo": float(found.elbo.mean())}
+
+
+def judged(
+    model: VAE,
+    config: Config,
+    test: StoreFeed,
+    known: tuple[StoreFeed, StoreFeed] | None,
+    *,
+    resamples: int = 1000,
+) -> dict[str, Any]:
+    """The evidence report: ``{"metrics", "intervals", "baselines"}``, nats a row, at beta = 1 whatever was trained."""
+    if not model.bound.drawn:
+        return _said(model, test, resamples=resamples, seed=config.seed)
+    found = evidence(model, test, seed=config.seed)
+    output = model.decoder.output
+    width = output.head.bin if isinstance(output, ImageOutput) else 0.0
+    metrics = found.summary(bin=width)
+    if found.paid is not None:
+        metrics["active_units_kl"] = found.paid
+    means, sigmas = (torch.from_numpy(x[evenly(len(x), 2000)]) for x in (found.means, found.sigmas))
+    metrics["aggregate_kl"] = aggregate(model, means, sigmas)
+    metrics["mutual_information"] = float(found.kl[evenly(len(found.kl), 2000)].mean()) - metrics["aggregate_kl"]
+    metrics["amortisation_gap"] = _gap(model, test)
+    each = {
+        "elbo": found.elbo,
+        "reconstruction": -found.log_likelihood,
+        "kl": found.kl,
+        "nll": -found.iwae[max(found.iwae)],
+    }
+    intervals = _intervals(each, resamples, config.seed)
+    simple = {} if known is None else _simple(model, known[0], test)
+    return {"metrics": metrics, "intervals": intervals, "baselines": simple}
+
+
+def _said(model: VAE, test: StoreFeed, *, resamples: int, seed: int) -> dict[str, Any]:
+    """The report of a plain autoencoder, which has no evidence: what it loses at the mean of q, nats a row."""
+    model.eval()
+    with torch.inference_mode():
+        lost = torch.cat([model.loss(batch).per_example().double() for _, batch in batches(model, test)]).cpu().numpy()
+    spans = _intervals({"reconstruction": lost}, resamples, seed)
+    return {"metrics": {"reconstruction": float(lost.mean())}, "intervals": spans, "baselines": {}}
+
+
+def _intervals(each: Mapping[str, NDArray[np.float64]], resamples: int, seed: int) -> dict[str, list[float]]:
+    """95 % intervals of means, from resampled rows."""
+    rng, found = np.random.default_rng(seed), {}
+    for name, values in each.items():
+        means = [values[rng.integers(len(values), size=len(values))].mean() for _ in range(resamples)]
+        if means:
+            found[name] = [float(x) for x in np.quantile(means, (0.025, 0.975))]
+    return found
+
+
+def _gap(model: VAE, feed: StoreFeed) -> float:
+    """How much higher the ELBO of some rows is with the best belief for each."""
+    rows = feed.rows[evenly(len(feed.rows), REFINED)]
+    batch = reworked(model, feed.batch(rows), rows)
+    better = refine(model, batch)
+    with torch.no_grad():
+        shape = (64, len(rows), model.latent)
+        noise = torch.randn(shape, generator=stream(0, "gap")).to(better.mean)
+        one, two = (model.weigh(batch, noise, belief) for belief in (model.believe(batch), better))
+    gains = (two.log_likelihood.mean(0) - two.divergence) - (one.log_likelihood.mean(0) - one.divergence)
+    return float(gains.mean())
+
+
+def _simple(model: VAE, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:
+    """Models whose evidence is exact, fitted to the same rows: of pictures in units of x/255, if those are the model's."""
+    output = model.decoder.output
+    if not isinstance(output, ImageOutput):
+        return {}
+    known, asked = (
+        torch.from_numpy(feed.take("target", feed.rows)["pixels"].dense().reshape(len(feed.rows), -1) / 255.0)
+        for feed in (train, test)
+    )
+    if output.head.discrete:
+        if output.head.levels:
+            return {}
+        p = known.mean(0).clamp(1e-4, 1 - 1e-4)
+        nll = -(asked * p.log() + (1 - asked) * torch.log1p(-p)).sum(1)
+        return {"independent pixels": {"nll": float(nll.mean())}}
+    if output.head.density.partition(":")[0] != "gaussian":
+        return {}
+    found: dict[str, dict[str, float | None]] = {}
+    plain = Normal.independent(known, least=LEAST)
+    found["independent pixels"] = {"nll": -float(plain.log_likelihood(asked).mean())}
+    for latent in sorted({model.latent, *PRINCIPAL}):
+        if latent < min(known.shape[1], len(known) - 1) and (latent == model.latent or latent in (10, 50)):
+            try:
+                value = -float(Ppca.fit(known, latent).log_likelihood(asked).mean())
+            except DataError:
+                continue
+            found[f"probabilistic PCA {latent}"] = {"nll": value}
+    with suppress(DataError):  # fewer rows than pixels, or pixels that never change
+        found["full covariance"] = {"nll": -float(Normal.fit(known).log_likelihood(asked).mean())}
+    return found
