@@ -21,7 +21,7 @@ from mapsto.data.source import Table
 from mapsto.data.split import Split
 from mapsto.data.store import Store, cache_folder, cached, open_store
 from mapsto.data.table import open_table
-from mapsto.errors import DataError
+from mapsto.errors import ConfigError, DataError
 from mapsto.models.mapper import Mapper
 from mapsto.ragged import Ragged
 from mapsto.tasks import prepared
@@ -226,6 +226,10 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
     if not schema.inputs:
         written |= {"limit": 0, "window": config.output.limit}
     if schema.output.kind == "image":
+        if config.input.shift or config.input.flip:
+            raise ConfigError(
+                "input.shift and input.flip move what is read, and not what is to be said again.   Leave them out"
+            )
         patch = config.input.patch
         written |= {"side": config.input.side, "patch": [patch, patch] if patch else []}
     with _named(schema.output):

@@ -53,7 +53,7 @@ def imagined(
     Returns:
         One dict each: ``latent``, and the text under the target's name, or the file of the pictures and where in it.
     """
-    model = run.model
+    model = run.autoencoder
     if given and between is not None:
         raise ConfigError("--from and --between are two things.   Say one of them")
     z = _latent(run, given, between, count, how.seed)
@@ -83,7 +83,7 @@ def imagined(
 
 @torch.inference_mode()
 def _latent(run: Run, given: str, between: tuple[str, str] | None, count: int, seed: int) -> Float[Tensor, "N Z"]:
-    model: VAE = run.model
+    model = run.autoencoder
     if not given and between is None:
         return model.prior.sample(count, stream(seed, "imagine")).to(run.device)
     asked = list(between) if between is not None else [given]
@@ -141,7 +141,7 @@ def grid(shown: NDArray, columns: int = 0, *, scale: int = 0, gap: int = 2) -> N
 def _drawn(
     run: Run, output: ImageOutput, z: Float[Tensor, "N Z"], out: Path, console: Console | None
 ) -> list[dict[str, Any]]:
-    shown = pictures(run.model, z)
+    shown = pictures(run.autoencoder, z)
     if out.suffix.lower() == ".png":
         _written(out, lambda: Image.fromarray(grid(shown)).save(out))
     else:

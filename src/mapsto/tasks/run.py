@@ -108,6 +108,18 @@ class Run:
         )
 
     @property
+    def autoencoder(self) -> VAE:
+        """The model, if it is one.
+
+        Raises:
+            ConfigError: it is another.
+        """
+        model: Any = self.model
+        if not isinstance(model, VAE):
+            raise ConfigError(f"{self.folder} is no autoencoder.   mapsto train DATA --latent 10 trains one")
+        return model
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device

@@ -7,7 +7,6 @@ import torch
 from numpy.typing import NDArray
 
 from mapsto.errors import MapstoError
-from mapsto.models.vae import VAE
 from mapsto.outputs.image import ImageOutput
 from mapsto.ragged import evenly
 from mapsto.stream import stream
@@ -31,7 +30,7 @@ DIMS = 12
 
 def seen(run: Run, made: Gallery) -> None:
     """All pictures of an autoencoder."""
-    model: VAE = run.model
+    model = run.autoencoder
     test = run.feed("test")
     found = evidence(model, test, ks=(1,), seed=run.config.seed)
     if found.kl_dims is not None:
@@ -51,7 +50,7 @@ def seen(run: Run, made: Gallery) -> None:
 
 
 def _images(run: Run, made: Gallery, found: Evidence) -> None:
-    model: VAE = run.model
+    model = run.autoencoder
     test = run.feed("test")
     rows = test.rows[evenly(len(test.rows), 12)]
     with torch.inference_mode():
@@ -78,14 +77,8 @@ def _images(run: Run, made: Gallery, found: Evidence) -> None:
         "A row a dimension, those that differ most between test rows first; from -2.5 to 2.5, all others at their mean."
     )
     made.pictures.append(Picture("dimensions", "Along each dimension", caption, sheet(moved, len(steps))))
-    made.pictures.append(
-        Picture(
-            "between",
-            "From one to another",
-            "The straight line between the two of these rows that are farthest apart.",
-            sheet(line, 12),
-        )
-    )
+    caption = "The straight line between the two of these rows that are farthest apart."
+    made.pictures.append(Picture("between", "From one to another", caption, sheet(line, 12)))
 
 
 def _labels(run: Run, rows: NDArray[np.int64]) -> list[str] | None:
@@ -132,7 +125,7 @@ def _plane(found: Evidence, labels: list[str] | None) -> "Figure":
 
         named = np.array([labels[row] for row in rows])
         kinds = sorted(set(named))[:20]
-        colours = matplotlib.colormaps["tab10" if len(kinds) <= 10 else "tab20"].colors
+        colours = [matplotlib.colormaps["tab10" if len(kinds) <= 10 else "tab20"](i) for i in range(20)]
         for name, colour in zip(kinds, colours, strict=False):
             axes.scatter(
                 x[named == name], y[named == name], s=10, color=colour, alpha=0.7, linewidth=0, label=name[:20]
