@@ -330,7 +330,7 @@ def test_doctor_and_demo_answer():
     report = json.loads(mapsto("doctor", "--json")[0])
     assert max(report["attention"].values()) < 1e-5
     assert set(json.loads(mapsto("demo", "--json")[0])) == {
-        *("peptides", "languages", "digits", "clothes"),
+        *("peptides", "languages", "digits", "clothes", "clothes-vae"),
         *("words", "verses", "play", "midi"),
     }
 

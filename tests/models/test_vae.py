@@ -3,6 +3,7 @@
 import copy
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.priors.standard import StandardPrior
 from mapsto.stream import Clock, stream
+from mapsto.testing import check_evidence, require
 
 SIZE = (3, 2)
 
@@ -34,7 +36,17 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def build(
-    *, latent=2, dim=8, depth=1, noise="gaussian", posterior="normal", bound=None, rework=None, mean=0.5, scale=0.3
+    *,
+    latent=2,
+    dim=8,
+    depth=1,
+    noise="gaussian",
+    posterior="normal",
+    bound=None,
+    rework=None,
+    mean=0.5,
+    scale=0.3,
+    seed=0,
 ):
     """A small VAE of pictures of 3 x 2."""
     source = ImageInput(dim, channels=1, mean=[mean], scale=[scale], patch=3, stem="patches")
@@ -43,7 +55,7 @@ def build(
     output = ImageOutput(dim, name="image", channels=1, size=SIZE, density=noise)
     decoder = Mapper({"latent": LatentInput(dim, latent=latent)}, Perceptron(dim, depth), MeanPool(), output)
     model = VAE(encoder, StandardPrior(latent), decoder, bound=bound, rework=rework)
-    initialise(model, 0)
+    initialise(model, seed)
     return model.double().eval()
 
 
@@ -311,3 +323,84 @@ class TestParts:
         again.load_state_dict(model.state_dict())
         noise = drawn(2, 5, 2)
         assert torch.equal(again.weigh(batch(), noise).log_weights, model.weigh(batch(), noise).log_weights)
+
+
+# Broken twins: autoencoders with one deliberate fault, which the check must catch and name.
+
+
+def broken(model):
+    verdicts = check_evidence(model, batch())
+    return [v.statement for v in verdicts if not v.passed]
+
+
+@pytest.mark.parametrize("posterior", ["normal", "full", "flow"])
+def test_our_models_keep_the_laws(posterior):
+    require(check_evidence(build(posterior=posterior).float(), batch()))
+
+
+class HalfTheEntropy(VAE):
+    """Log q without its constant and half of its scale."""
+
+    def weigh(self, rows, noise, belief=None):
+        found = super().weigh(rows, noise, belief)
+        return type(found)(found.log_likelihood, found.log_prior, 0.5 * found.log_q, found.kl)
+
+
+class SumsOverTheBatch(VAE):
+    def log_likelihood(self, z, target):
+        found = super().log_likelihood(z, target)
+        return found + 0.01 * found.mean(1, keepdim=True)
+
+
+class LogVariance(VAE):
+    """Takes a log-deviation for a log-variance, in the KL alone."""
+
+    def weigh(self, rows, noise, belief=None):
+        found = super().weigh(rows, noise, belief)
+        belief = belief or self.believe(rows)
+        sigma = belief.sigma
+        kl = 0.5 * (belief.mean.square() + sigma - sigma.log() - 1)
+        return type(found)(found.log_likelihood, found.log_prior, found.log_q, kl)
+
+
+class Signed(VAE):
+    def weigh(self, rows, noise, belief=None):
+        found = super().weigh(rows, noise, belief)
+        return type(found)(found.log_likelihood, found.log_prior, found.log_q, -found.kl)
+
+
+class Forgetful(VAE):
+    """Draws noise of its own from the global generator."""
+
+    def weigh(self, rows, noise, belief=None):
+        return super().weigh(rows, torch.randn(noise.shape, dtype=noise.dtype), belief)
+
+
+@pytest.mark.parametrize(
+    ("twin", "says"),
+    [
+        (HalfTheEntropy, "a KL in closed form"),
+        (SumsOverTheBatch, "any company"),
+        (LogVariance, "a KL in closed form"),
+        (Signed, "no term of a KL is negative"),
+        (Forgetful, "the same bits"),
+    ],
+)
+def test_a_broken_autoencoder_is_caught_and_named(twin, says):
+    model = build(seed=1)
+    model.__class__ = twin
+    assert any(says in statement for statement in broken(model))
+
+
+def test_a_density_that_is_not_its_draws_is_caught():
+    model = build(seed=1)
+    likelihood = model.target[0].likelihood
+
+    def wrong(theta):
+        belief = type(likelihood).forward(likelihood, theta)
+        shifted = SimpleNamespace(mean=belief.mean, sigma=belief.sigma, kl=belief.kl, log_prob=belief.log_prob)
+        shifted.draw = lambda noise: (belief.draw(noise)[0], belief.draw(noise)[1] + math.log(2))
+        return shifted
+
+    likelihood.forward = wrong
+    assert any("density there" in statement for statement in broken(model))

@@ -169,6 +169,10 @@ class SequenceOutput(Output):
         known, ids, hole = self._real(theta, target)
         return self.head.loss(self.name, known, ids, hole, self.smoothing)
 
+    def count(self, target: Mapping[str, Tensor], like: Tensor) -> Float[Tensor, " B"]:
+        """Tokens, the end included."""
+        return target["valid"].sum(1).to(like.dtype)
+
     def _real(self, theta: Theta, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """θ and ids with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding."""
         hole = ~target["valid"]

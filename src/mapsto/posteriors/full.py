@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -61,7 +62,7 @@ class FullPosterior(Posterior):
     def __init__(self, latent: int):
         super().__init__()
         self.latent, self.width = latent, latent * (latent + 3) // 2
-        self.row, self.column = torch.tril_indices(latent, latent, -1).tolist()
+        self.row, self.column = (x.tolist() for x in np.tril_indices(latent, -1))
 
     def forward(self, theta: Float[Tensor, "... width"]) -> FullBelief:
         """μ and L."""

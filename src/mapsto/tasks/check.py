@@ -13,6 +13,7 @@ from mapsto.data.kind import infer
 from mapsto.data.passage import Passages
 from mapsto.data.problem import problems
 from mapsto.models.mapper import Mapper
+from mapsto.models.vae import VAE
 from mapsto.nn.multihead import MultiheadAttention
 from mapsto.tasks.announce import token_counts
 from mapsto.tasks.build import build, parameters
@@ -21,6 +22,7 @@ from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.honesty import listed
+from mapsto.tasks.latent import reworked
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized
 from mapsto.tasks.run import load
@@ -196,14 +198,19 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
         ``{"run", "laws": [{"law", "statement", "passed", "worst", "note"}]}``, and ``"attention"`` if it is favor: how
         far each head is to be trusted.
     """
-    from mapsto.testing import check_attention, check_model
+    from mapsto.testing import check_attention, check_evidence, check_model
 
     run = load(folder, device="cpu")
     test = run.feed("test")
     what = "rows" if run.model.names else "windows"
     text = f"holding {folder} to the laws, on {min(8, len(test.rows))} of its test {what}; about a minute"
     console.print(Text(text))
-    verdicts = check_model(run.model, test.batch(test.rows[:8]))
+    model: Any = run.model
+    rows = test.rows[:8]
+    if isinstance(model, VAE):
+        verdicts = check_evidence(model, reworked(model, test.batch(rows), rows))
+    else:
+        verdicts = check_model(model, test.batch(rows))
     marks = {"W": "window", "F": "features", "H": "estimator"}
     for layer in _different(run.model):
         kind, width = layer.attention, layer.dim // layer.heads

@@ -169,7 +169,7 @@ class ModelConfig(Section):
     )
     latent: int = Field(
         0,
-        description="dimensions of a latent variable, for an autoencoder of the inputs; 0: a map to targets",
+        description="dimensions of a latent variable, from which the inputs are said again; 0: a map to targets",
         ge=0,
         le=4096,
     )

@@ -27,7 +27,7 @@ from mapsto.ragged import evenly
 from mapsto.stream import stream
 from mapsto.tasks.config import Config, ModelConfig, TrainConfig
 from mapsto.tasks.feed import StoreFeed
-from mapsto.training.evidence import LADDER, Evidence, aggregate, refine, weigh
+from mapsto.training.evidence import LADDER, ROOM, Evidence, aggregate, refine, weigh
 
 __all__ = ["autoencoder", "beliefs", "bound", "evidence", "flat", "judged", "validated"]
 
@@ -36,6 +36,8 @@ REFINED = 100
 """Rows whose beliefs are refined, to see what amortisation costs."""
 PRINCIPAL = (2, 5, 10, 20, 50)
 """Latent dimensions of probabilistic PCA, beside the model's own."""
+MOST, FLAT = 1 << 21, 1 << 24
+"""Queries that may be asked for a report, over all rows and draws: of a transformer, of perceptrons."""
 LEAST = 1e-6
 """The least variance of a pixel in the simple models."""
 
@@ -131,10 +133,21 @@ def reworked(model: VAE, batch: Batch, rows: Sequence[int] | NDArray[np.int64]) 
     return model.rework.at(batch, drawn.to(batch["target"]["pixels"].device))
 
 
-def evidence(model: VAE, feed: StoreFeed, *, ks: Sequence[int] = LADDER, seed: int = 0) -> Evidence:
-    """The evidence of the rows of a feed, in the feed's own order of batches."""
+def evidence(model: VAE, feed: StoreFeed, *, ks: Sequence[int] = (), seed: int = 0) -> Evidence:
+    """The evidence of the rows of a feed, in the feed's own order of batches.
+
+    Args:
+        model: the model.
+        feed: with targets.
+        ks: of the ladder; by default up to 500, or what :data:`MOST` queries allow.
+        seed: of the noise.
+    """
     model.eval()
-    return weigh(model, batches(model, feed), ks=ks, seed=seed)
+    output, total = model.decoder.output, int(feed.lengths.sum())
+    cheap = flat(output)
+    ladder = [k for k in LADDER if k == 1 or k * total <= (FLAT if cheap else MOST)]
+    room = ROOM if cheap else ROOM // (4 * output.dim)
+    return weigh(model, batches(model, feed), ks=ks or ladder, seed=seed, room=room)
 
 
 @torch.inference_mode()
@@ -216,11 +229,12 @@ def _intervals(each: Mapping[str, NDArray[np.float64]], resamples: int, seed: in
 
 def _gap(model: VAE, feed: StoreFeed) -> float:
     """How much higher the ELBO of some rows is with the best belief for each."""
-    rows = feed.rows[evenly(len(feed.rows), REFINED)]
+    cheap = flat(model.decoder.output)
+    rows = feed.rows[evenly(len(feed.rows), REFINED if cheap else REFINED // 5)]
     batch = reworked(model, feed.batch(rows), rows)
-    better = refine(model, batch)
+    better = refine(model, batch) if cheap else refine(model, batch, steps=50, samples=2)
     with torch.no_grad():
-        shape = (64, len(rows), model.latent)
+        shape = (64 if cheap else 16, len(rows), model.latent)
         noise = torch.randn(shape, generator=stream(0, "gap")).to(better.mean)
         one, two = (model.weigh(batch, noise, belief) for belief in (model.believe(batch), better))
     gains = (two.log_likelihood.mean(0) - two.divergence) - (one.log_likelihood.mean(0) - one.divergence)

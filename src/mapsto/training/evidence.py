@@ -21,7 +21,7 @@ __all__ = ["Evidence", "aggregate", "noise", "refine", "weigh"]
 
 LADDER = (1, 5, 50, 500)
 ROOM = 1 << 22
-"""Numbers of the target that are said at once, over all draws of a batch."""
+"""Numbers of a target that are said at once, over all draws of a batch."""
 
 Floats = NDArray[np.float64]
 
@@ -99,6 +99,7 @@ def weigh(
     *,
     ks: Sequence[int] = LADDER,
     seed: int = 0,
+    room: int = ROOM,
 ) -> Evidence:
     """Bounds of every row from as many draws as the largest k.
 
@@ -107,6 +108,7 @@ def weigh(
         batches: with their targets, and a number of each row that its noise is drawn from.
         ks: of the ladder; of the same draws IWAE-k never falls where each k divides the next.
         seed: of the noise.
+        room: numbers or tokens of the target that are said at once: draws of a batch are parted so that memory is enough.
     """
     ks, device = sorted(ks), next(model.parameters()).device
     kinds = next(model.parameters()).dtype
@@ -121,7 +123,7 @@ def weigh(
         belief = model.believe(batch)
         drawn = noise(seed, rows, ks[-1], model.latent).to(device, kinds)
         count = model.decoder.output.count(batch["target"], belief.mean[..., 0])
-        at_once = max(1, int(ROOM / max(1.0, float(count.sum()))))
+        at_once = max(1, int(room / max(1.0, float(count.sum()))))
         found = [model.weigh(batch, part, belief) for part in drawn.split(at_once)]
         weights = torch.cat([f.log_weights for f in found]).double()
         likelihood = torch.cat([f.log_likelihood for f in found]).double().mean(0)

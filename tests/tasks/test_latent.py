@@ -1,0 +1,281 @@
+"""Autoencoders through the verbs: what a user types, sees and gets."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+
+import mapsto
+from mapsto.errors import ConfigError, DataError
+from mapsto.models.bound import Elbo, Iwae, Reconstruction
+from mapsto.tasks.check import check_run
+from mapsto.tasks.config import Config, TrainConfig, override
+from mapsto.tasks.evaluate import evaluate
+from mapsto.tasks.imagined import grid
+from mapsto.tasks.latent import bound
+from mapsto.tasks.sample import sample
+from mapsto.tasks.show import show
+from mapsto.tasks.train import train
+from mapsto.training.checkpoint import Checkpoints
+from mapsto.training.loop import Trainer
+from mapsto.training.plan import Plan
+
+QUICK = ["train.steps=40", "model.dim=32", "train.evaluate_every=20"]
+
+
+def blobs(rows: int = 120, side: int = 6):
+    """Grey pictures of a bright spot somewhere, and which side it is on."""
+    rng = np.random.default_rng(0)
+    at = rng.uniform(1, side - 2, (rows, 2))
+    row, column = np.mgrid[:side, :side]
+    far = (row - at[:, :1, None]) ** 2 + (column - at[:, 1:, None]) ** 2
+    images = np.round(255 * np.exp(-far / 2)).astype(np.uint8)
+    return {"image": images, "label": ["left" if x < side / 2 else "right" for x in at[:, 1]]}
+
+
+def trained(tmp_path, rows, *settings, name="vae"):
+    config = override(Config(), [*QUICK, "model.latent=2", *settings])
+    return train(config, rows, name=name, root=tmp_path, console=Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def spots(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("latent")
+    np.savez(folder / "spots.npz", **{k: np.array(v) for k, v in blobs().items()})
+    config = override(Config(), [*QUICK, "model.latent=2"])
+    config.data.source = str(folder / "spots.npz")
+    return train(config, name="spots", root=folder, console=Console(quiet=True))
+
+
+def test_the_report_has_all_names_and_none_of_them_is_empty(spots):
+    _, result = spots
+    metrics = result["metrics"]
+    for name in ("elbo", "reconstruction", "kl", "nll", "bits_per_dim", "active_units", "amortisation_gap"):
+        assert np.isfinite(metrics[name]), name
+    assert set(metrics["iwae"]) == {"1", "5", "50", "500"}
+    rungs = [metrics["iwae"][k] for k in ("1", "5", "50", "500")]
+    assert rungs == sorted(rungs)
+    assert metrics["nll"] == -rungs[-1]
+    assert metrics["elbo"] == pytest.approx(-metrics["reconstruction"] - metrics["kl"])
+    assert metrics["kl"] >= 0
+    assert set(result["baselines"]) >= {"independent pixels", "probabilistic PCA 2"}
+    assert result["intervals"]["elbo"][0] < metrics["elbo"] < result["intervals"]["elbo"][1]
+    json.dumps(result)
+
+
+def test_evaluate_gives_the_same_report(spots):
+    run, result = spots
+    again = evaluate(run.folder)
+    assert again["metrics"].pop("iwae") == pytest.approx(result["metrics"]["iwae"], rel=1e-5)
+    assert again["metrics"] == pytest.approx({k: v for k, v in result["metrics"].items() if k != "iwae"}, rel=1e-5)
+
+
+def test_embeddings_are_the_same_bits_at_every_call_and_after_loading(spots):
+    run, _ = spots
+    images = blobs()["image"][:5]
+    first, second = run.predict(images), run.predict(images)
+    again = mapsto.load(run.folder).predict(images)
+    assert first == second == again
+    assert len(first[0]["latent"]) == 2
+    alone = run.predict(images[2:3])
+    assert alone[0]["latent"] == pytest.approx(first[2]["latent"], abs=1e-5)
+    assert run.predict(images, embed=True)[0]["embedding"] == first[0]["latent"]
+
+
+def test_samples_are_pictures_and_a_function_of_the_seed(spots, tmp_path):
+    run, _ = spots
+    rows = sample(run.folder, count=5, out=tmp_path / "new.png")
+    assert [len(row["latent"]) for row in rows] == [2] * 5
+    with Image.open(tmp_path / "new.png") as picture:
+        assert picture.size[0] > picture.size[1] > 60
+    sample(run.folder, count=5, out=tmp_path / "a.npz")
+    sample(run.folder, count=5, out=tmp_path / "b.npz")
+    a, b = (np.load(tmp_path / name) for name in ("a.npz", "b.npz"))
+    assert a["images"].shape == (5, 6, 6, 1)
+    assert np.array_equal(a["images"], b["images"])
+    assert 0 <= a["images"].min() <= a["images"].max() <= 1
+
+
+def test_a_path_begins_and_ends_where_it_should(spots, tmp_path):
+    run, _ = spots
+    ends = []
+    for i in (0, 1):
+        ends.append(tmp_path / f"{i}.png")
+        Image.fromarray(blobs()["image"][i]).save(ends[-1])
+    rows = sample(run.folder, between=(str(ends[0]), str(ends[1])), count=7, out=tmp_path / "path.npz")
+    for i, row in ((0, rows[0]), (1, rows[-1])):
+        assert row["latent"] == pytest.approx(run.predict(ends[i])[0]["latent"], abs=1e-5)
+    middle = np.mean([rows[0]["latent"], rows[-1]["latent"]], 0)
+    assert rows[3]["latent"] == pytest.approx(middle.tolist(), abs=1e-5)
+    near = sample(run.folder, given=str(ends[0]), count=3, out=tmp_path / "near.npz")
+    assert near[0]["latent"] != near[1]["latent"]
+
+
+def test_show_draws_what_was_learned(spots):
+    pytest.importorskip("matplotlib")
+    run, _ = spots
+    made = show(run.folder)
+    names = {path.rpartition("/")[2] for path in made["plots"]}
+    assert names == {"curves.png", "kl.png", "plane.png", "again.png", "samples.png", "dimensions.png", "between.png"}
+    assert not made["left_out"]
+    assert "Along each dimension" in (run.folder / "report.html").read_text("utf-8")
+    assert "autoencoder" in (run.folder / "model" / "README.md").read_text("utf-8")
+
+
+def test_check_holds_the_run_to_the_laws(spots):
+    run, _ = spots
+    found = check_run(run.folder, Console(quiet=True))
+    assert {one["law"] for one in found["laws"]} == set("EBND")
+    assert all(one["passed"] for one in found["laws"])
+
+
+def test_binarised_pictures_are_judged_by_the_same_bits_each_time(tmp_path):
+    run, result = trained(tmp_path, blobs(), "output.binarise=true")
+    assert run.model.output.head.density == "bernoulli"
+    assert run.model.rework is not None
+    test = run.evaluate(blobs())
+    assert test["metrics"]["elbo"] == run.evaluate(blobs())["metrics"]["elbo"]
+    assert set(result["baselines"]) == {"independent pixels"}
+    assert result["metrics"]["nll"] < 36 * np.log(2) + 5
+
+
+def test_grey_pixels_are_refused_for_bits(tmp_path):
+    with pytest.raises(DataError, match=r"row \d+.*grey pixels.*output.binarise=true"):
+        trained(tmp_path, blobs(), "output.density=bernoulli")
+
+
+def test_every_density_learns(tmp_path):
+    for density in ("continuous_bernoulli", "logistic:components=2", "gaussian:sigma=dims"):
+        _, result = trained(tmp_path, blobs(), f"output.density={density}", name=density.partition(":")[0])
+        assert np.isfinite(result["metrics"]["nll"])
+
+
+def test_every_posterior_and_prior_goes_through_a_run(tmp_path):
+    for posterior, prior in (("full", "standard"), ("flow:layers=2", "mixture:components=3"), ("normal", "mixture")):
+        run, result = trained(
+            tmp_path, blobs(), f"model.posterior={posterior}", f"model.prior={prior}", name=posterior[:4] + prior[:4]
+        )
+        again = mapsto.load(run.folder)
+        assert again.predict(blobs()["image"][:2]) == run.predict(blobs()["image"][:2])
+        assert result["metrics"]["kl"] > -0.5
+
+
+def test_patches_and_transformers_say_pictures_too(tmp_path):
+    run, result = trained(tmp_path, blobs(), "input.patch=3", "model.memory=2", "model.heads=2", "model.depth=1")
+    assert run.model.output.grid == (2, 2)
+    assert np.isfinite(result["metrics"]["elbo"])
+    rows = sample(run.folder, count=2, out=tmp_path / "new.npz")
+    assert len(rows) == 2
+
+
+def test_texts_are_said_again_and_sampled(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [{"word": "".join(rng.choice(list("ab"), 4)) * 2} for _ in range(200)]
+    columns = 'data.inputs=["word:sequence"]'
+    settings = ("model.heads=2", "model.depth=1", "input.vocabulary=characters", "output.vocabulary=characters")
+    run, result = trained(tmp_path, rows, columns, *settings)
+    assert result["metrics"]["bits_per_dim"] > 0
+    written = sample(run.folder, count=3)
+    assert all(set(row["word"]) <= set("ab") for row in written)
+    path = sample(run.folder, between=("aaaaaaaa", "bbbbbbbb"), count=4, out=tmp_path / "path.jsonl")
+    assert len(path) == len((tmp_path / "path.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_plain_autoencoder_reports_what_it_loses(tmp_path):
+    _, result = trained(tmp_path, blobs(), "train.bound=reconstruction")
+    assert set(result["metrics"]) == {"reconstruction"}
+
+
+def test_a_run_that_goes_on_comes_to_the_same_bits(spots, tmp_path):
+    run, _ = spots
+
+    def begin():
+        from mapsto.tasks.build import build
+
+        model = build(run.schema, run.dataset().measured, run.config.model, seed=3)
+        return Trainer(model, Plan(steps=12, lr=1e-2, warmup=2), run.feed("train"), None, Quiet(), checkpoints)
+
+    checkpoints = Checkpoints(tmp_path / "checkpoints", {"run": "a"})
+    whole = begin()
+    whole.run()
+    first = begin()
+    first.run(until=5)
+    first.save()
+    second = begin()
+    second.restore(checkpoints.newest())
+    assert second.progress.step == 5
+    second.run()
+    assert torch.equal(whole.flat.weights, second.flat.weights)
+    assert torch.equal(whole.average, second.average)
+
+
+class Quiet:
+    def stepped(self, step, loss):
+        pass
+
+    def evaluated(self, record):
+        pass
+
+    def skipped(self, step, rows, cause):
+        raise AssertionError(cause)
+
+    def unsaved(self, error):
+        raise AssertionError(error)
+
+    def positions(self):
+        return {}
+
+
+class TestSettings:
+    def test_bounds_are_what_was_typed(self):
+        one = bound(TrainConfig(beta=2.0, beta_warmup=0.5, free="dims:0.2"), 100)
+        assert isinstance(one, Elbo)
+        assert (one.beta, one.warmup) == (2.0, 50)
+        assert one.free(torch.tensor([[0.1, 1.0]])).tolist() == pytest.approx([1.2])
+        two = bound(TrainConfig(bound="iwae:7"), 100)
+        assert isinstance(two, Iwae)
+        assert two.samples == 7
+        assert isinstance(bound(TrainConfig(bound="reconstruction"), 100), Reconstruction)
+        assert bound(TrainConfig(bound="elbo:samples=3"), 100).samples == 3
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"bound": "elbow"}, 'Did you mean "elbo"'),
+            ({"bound": "iwae:many"}, "a number of samples"),
+            ({"bound": "iwae:5", "beta": 2.0}, "are for the elbo"),
+            ({"free": "dims"}, "expected dims:0.1"),
+            ({"free": "bits:1"}, "expected dims:0.1"),
+        ],
+    )
+    def test_a_wrong_setting_is_told_what_is_right(self, settings, message):
+        with pytest.raises(ConfigError, match=message):
+            bound(TrainConfig(**settings), 100)
+
+    def test_what_cannot_be_said_again_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"one of image or sequence, here it is table \(vector\)"):
+            trained(tmp_path, [{"a": float(i), "b": float(i % 7)} for i in range(50)])
+
+    def test_moved_pictures_are_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="not what is to be said again"):
+            trained(tmp_path, blobs(), "input.shift=1")
+
+    def test_other_runs_have_no_latent_space(self, tmp_path):
+        config = override(Config(), [*QUICK, "model.heads=2", "model.depth=1"])
+        config.data.targets = ["label"]
+        run, _ = train(config, blobs(), name="labels", root=tmp_path, console=Console(quiet=True))
+        with pytest.raises(ConfigError, match="mapsto train DATA --latent"):
+            _ = run.autoencoder
+
+
+def test_a_sheet_has_every_picture_in_its_place():
+    shown = np.zeros((3, 2, 2, 1))
+    shown[2] = 1
+    made = grid(shown, 2, scale=1, gap=1)
+    assert made.shape == (7, 7, 3)
+    assert (made[1:3, 1:3] == 0).all()
+    assert (made[4:6, 1:3] == 255).all()
+    assert (made[0] == 255).all()
