@@ -189,6 +189,129 @@ TOYS = {
 }
 DICTIONARY = {
     "input.vocabulary": "characters",
+    "model.dim": 96,
+    "model.depth": 2,
+    "model.heads": 4,
+    "model.dropout": 0.0,
+    "train.lr": 4e-3,
+    "train.batch_tokens": 1024,
+    "train.average": 0.999,
+    "time": "520s",
+}
+DICTIONARY_HOUR, 3600, (0.075, 0.058))
+
+
+def translation() -> list[Row]:
+    """Multi30k, English to German, the published split."""
+    _, result = fit(TRANSLATION, recipe.multi30k(), inputs=["english:sequence"], targets=["german:sequence"])
+    metrics = result["metrics"]
+    signature = "sacrebleu's defaults"
+    note = f"chrF {metrics['chrf']:.1f}, perplexity {metrics['perplexity']:.2f}, {signature}; copy {beside(result, 'bleu')}"
+    return [quality.row("Multi30k en-de: BLEU", metrics["bleu"], 25, result["seconds"], 3600, note)]
+
+
+def play() -> list[Row]:
+    """Tiny Shakespeare by nanoGPT's recipe for CPUs: the last tenth validates; a plain loop of the same recipe beside."""
+    text = recipe.tiny_shakespeare()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "play.txt")
+        path.write_text(text, encoding="utf8")
+        settings = PLAY | {"data.source": str(path)}
+        run, result = fit(settings, inputs=[], targets=[])
+        nll = [answer(run.model, run.feed(part)).nll["text"] for part in ("val", "test")]
+    last_tenth = float(np.concatenate(nll).mean())
+    plain, seconds = plain_loop(text)
+    note = f"a plain loop of the recipe: {plain:.4f} in {seconds:.0f} s; {beside(result, 'nll')}"
+    return [less("tiny Shakespeare, 2,000 steps: nats", last_tenth, 1.85, result["seconds"], seconds, note)]
+
+
+class Plain(nn.Module):
+    """The recipe's model, written plainly: 4 blocks, 4 heads, 128 wide, learned positions, tied, no dropout."""
+
+    def __init__(self, size: int, context: int = 64, dim: int = 128, depth: int = 4, heads: int = 4):
+        super().__init__()
+        self.heads = heads
+        self.tokens, self.places = nn.Embedding(size, dim), nn.Embedding(context, dim)
+        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(2 * depth + 1))
+        self.qkv = nn.ModuleList(nn.Linear(dim, 3 * dim) for _ in range(depth))
+        self.out = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth))
+        self.up = nn.ModuleList(nn.Linear(dim, 4 * dim) for _ in range(depth))
+        self.down = nn.ModuleList(nn.Linear(4 * dim, dim) for _ in range(depth))
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Log-odds of what follows each."""
+        x = self.tokens(ids) + self.places.weight[: ids.shape[1]]
+        for i, (qkv, out, up, down) in enumerate(zip(self.qkv, self.out, self.up, self.down, strict=True)):
+            parts = qkv(self.norms[2 * i](x)).chunk(3, -1)
+            q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in parts)
+            x = x + out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+            x = x + down(F.gelu(up(self.norms[2 * i + 1](x))))
+        return self.norms[-1](x) @ self.tokens.weight.T
+
+
+def plain_loop(text: str, steps: int = 2000, context: int = 64, rows: int = 12) -> tuple[float, float]:
+    """Validation nats and seconds of the plain loop: batches at random places, warm-up of 100 steps, cosine to a tenth."""
+    torch.manual_seed(0)
+    letters = sorted(set(text))
+    ids = torch.tensor([letters.index(c) for c in text])
+    cut = int(0.9 * len(ids))
+    model = Plain(len(letters))
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True)
+    started = time.perf_counter()
+    for step in range(steps):
+        share = (step + 1) / 100 if step < 100 else 0.1 + 0.45 * (1 + np.cos(np.pi * (step - 100) / (steps - 100)))
+        for group in adam.param_groups:
+            group["lr"] = 1e-3 * share
+        at = torch.randint(cut - context - 1, (rows,))
+        batch = torch.stack([ids[i : i + context + 1] for i in at])
+        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        adam.step()
+        adam.zero_grad(set_to_none=True)
+    seconds = time.perf_counter() - started
+    left = ids[cut:]
+    windows = left[: (len(left) - 1) // context * context + 1].unfold(0, context + 1, context)
+    with torch.no_grad():
+        nll = [
+            F.cross_entropy(model(w[:, :-1]).flatten(0, 1), w[:, 1:].flatten(), reduction="sum")
+            for w in windows.split(64)
+        ]
+    return float(sum(nll)) / (len(windows) * context), seconds
+
+
+def chorales() -> list[Row]:
+    """Chorales on a grid of sixteenths, four symbols a step: nats a symbol, with absolute and with relative positions."""
+    found = []
+    for position in ("sinusoidal", "relative"):
+        settings = CHORALES | {"model.position": position}
+        run, result = fit(settings, recipe.chorales(), inputs=["nothing"], targets=["symbols:sequence"])
+        val = float(answer(run.model, run.feed("val")).nll["symbols"].mean())
+        note = f"test {result['metrics']['nll']:.4f}; test of {beside(result, 'nll')}"
+        found.append(less(f"chorales, {position}: val nats", val, None, result["seconds"], None, note))
+    return found
+
+
+TOYS = {
+    "input.vocabulary": "characters",
+    "output.vocabulary": "characters",
+    "model.dim": 64,
+    "model.depth": 2,
+    "model.heads": 4,
+    "model.dropout": 0.0,
+    "train.lr": 3e-3,
+    "train.batch_tokens": 2048,
+    "train.epochs": 20,
+    "output.beam": 1,
+}
+DICTIONARY = {
+    "input.vocabulary": "characters",
     "model.dim": 128,
     "model.depth": 2,
     "model.heads": 4,
@@ -198,7 +321,7 @@ DICTIONARY = {
     "train.average": 0.998,
     "time": "480s",
 }
-DICTIONARY_HOUR = {"model.dim": 256, "model.depth": 3, "time": "3000s"}
+DICTIONARY_HOUR = {"model.dim": 192, "model.depth": 3, "train.lr": 2e-3, "model.dropout": 0.05, "time": "3000s"}
 TRANSLATION = {
     "data.split": "split",
     "input.vocabulary": "subwords",

@@ -96,6 +96,23 @@ def photos(folder: Path, rng: np.random.Generator, each: int = 60) -> None:
             Image.fromarray(pixels).save(folder / "photos" / label / f"{i:03}.png")
 
 
+def faces(folder: Path, rng: np.random.Generator, each: int = 60) -> None:
+    """A folder a label, with grey pictures of one size: round faces that smile or do not."""
+    row, column = np.mgrid[:16, :16]
+    for label in ("calm", "smiling"):
+        (folder / "faces" / label).mkdir(parents=True, exist_ok=True)
+        for i in range(each):
+            top, left, size = rng.uniform(7, 9), rng.uniform(7, 9), rng.uniform(5, 7)
+            far = np.hypot(row - top, column - left)
+            shade = np.where(far < size, rng.uniform(150, 250), 20.0)
+            for side in (-2.5, 2.5):
+                shade[np.hypot(row - top + 2, column - left + side) < 1] = 40
+            bend = 0.25 * (column - left) ** 2 if label == "smiling" else 0.0
+            shade[(np.abs(row - top - 3 + bend) < 0.6) & (np.abs(column - left) < 3)] = 40
+            pixels = np.clip(shade + rng.normal(0, 6, shade.shape), 0, 255)
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / "faces" / label / f"{i:03}.png")
+
+
 def vowels(folder: Path, rng: np.random.Generator, rows: int = 240) -> None:
     """Series of three channels and their speaker; a sample may be missing."""
     with (folder / "vowels.jsonl").open("w", encoding="utf-8") as file:
@@ -174,7 +191,7 @@ def tracks(folder: Path, rng: np.random.Generator, storms: int = 40) -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-DATA = (reviews, films, tags, peptides, houses, photos, vowels, visits, phrases, tales, tunes, sales, tracks)
+DATA = (reviews, films, tags, peptides, houses, photos, vowels, visits, phrases, tales, tunes, sales, tracks, faces)
 
 
 def write(folder: Path) -> None:

@@ -27,7 +27,7 @@ def data(tmp_path_factory):
 
 def test_there_is_an_example_for_each_kind_of_map():
     known = {"reviews", "films", "tags", "peptides", "houses", "pictures", "vowels", "visits"}
-    assert known | {"phrases", "tales", "tunes", "sales", "tracks"} <= set(NAMES)
+    assert known | {"phrases", "tales", "tunes", "sales", "tracks", "faces"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -68,6 +68,7 @@ def test_an_example_says_why_for_what_it_sets(name):
         "peptides.csv",
         "houses.csv",
         "photos",
+        "faces",
         "vowels.jsonl",
         "visits.jsonl",
         "phrases.tsv",

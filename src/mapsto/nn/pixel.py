@@ -59,7 +59,7 @@ class PixelTarget(Target):
         kind = self.head.weight.dtype
         return pixels.to(kind) if self.levels else pixels.to(kind) / (LEVELS - 1)
 
-    def check(self, pixels: Tensor) -> None:
+    def check(self, pixels: NDArray) -> None:
         """Refuse pixels outside the support.
 
         Raises:

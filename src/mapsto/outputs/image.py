@@ -113,7 +113,9 @@ class ImageOutput(Output):
             raise broken or DataError("no picture in the training rows")
         if len(sizes) > 1:
             some = ", ".join(f"{h} x {w}" for h, w in sorted(sizes)[:3])
-            raise DataError(f"has pictures of {len(sizes)} sizes ({some}), and one is needed to say pictures")
+            raise DataError(
+                f"has pictures of {len(sizes)} sizes ({some}), and pictures are said in one size.   Cut or scale them alike"
+            )
         density = density or ("bernoulli" if binary or binarise else "gaussian")
         made = {"name": name, "channels": channels, "size": list(*sizes), "patch": list(patch)}
         return made | {"density": density, "side": side, "binarise": binarise}
@@ -143,7 +145,7 @@ class ImageOutput(Output):
                 raise DataError("is in colour, but the model was trained on grey pictures")
             pixels = np.repeat(pixels, self.channels, 2)
         if not self.binarise:
-            self.head.check(torch.from_numpy(pixels)[None])
+            self.head.check(pixels)
         return {"pixels": pixels[None]}
 
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:

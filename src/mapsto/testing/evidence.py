@@ -62,8 +62,10 @@ class _Trial:
     @torch.no_grad()
     def weigh(self, samples: int = DRAWS) -> Weighed:
         parts = [self.model.weigh(self.batch, part) for part in self.noise(samples).split(16)]
-        joined = [torch.cat([getattr(p, n) for p in parts]) for n in ("log_likelihood", "log_prior", "log_q")]
-        return Weighed(*joined, parts[0].kl)
+        likelihood, prior, q = (
+            torch.cat([getattr(p, n) for p in parts]) for n in ("log_likelihood", "log_prior", "log_q")
+        )
+        return Weighed(likelihood, prior, q, parts[0].kl)
 
 
 def _ladder(trial: _Trial, report: Report) -> None:
