@@ -23,7 +23,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help=(
-        "Learn maps between collections: text, symbols, series, pictures and tables to labels, numbers, tags.\n\n"
+        "Learn maps between collections: text, symbols, series, music, pictures and tables to labels, numbers, tags, "
+        "text, music, forecasts; and autoencoders of pictures and texts.\n\n"
         "mapsto train --demo peptides                      a first run, in a minute\n\n"
         "mapsto train reviews.csv --from text --to label   your own data\n\n"
         "Settings go anywhere as section.key=value, such as train.lr=3e-4; mapsto config lists them."
@@ -76,7 +77,7 @@ def train(
 ) -> None:
     """Train a map on your data (or --demo NAME) and leave a run folder.
 
-    DATA is a CSV, TSV, JSONL, Parquet, TXT or NPZ file, a folder of pictures, or a run's config.yaml.
+    DATA is a CSV, TSV, JSONL, Parquet, TXT or NPZ file, a folder of pictures or of MIDI files, or a run's config.yaml.
     """
     from mapsto.tasks.folds import train_folds
     from mapsto.tasks.runfolder import default_name

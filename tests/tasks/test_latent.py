@@ -229,6 +229,19 @@ class Quiet:
         return {}
 
 
+def test_a_collapse_is_found_and_explained(tmp_path):
+    _, result = trained(tmp_path, blobs(), "output.density=gaussian:sigma=1.0", "train.beta=2", "train.steps=300")
+    assert result["metrics"]["active_units_kl"] == 0
+    first, second, third = result["notes"]
+    assert first.startswith("the KL of 2 of 2 latent dimensions is under 0.01 nat")
+    assert "sigma = 1 is fixed, and its square is above" in second
+    assert "output.density=gaussian" in second
+    assert "train.beta=2" in third
+    page = tmp_path / "report.html"
+    evaluate(tmp_path / "vae", {"image": blobs()["image"]}, out=page)
+    assert "the decoder ignores them" in page.read_text("utf-8")
+
+
 class TestSettings:
     def test_bounds_are_what_was_typed(self):
         one = bound(TrainConfig(beta=2.0, beta_warmup=0.5, free="dims:0.2"), 100)

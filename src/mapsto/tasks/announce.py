@@ -154,6 +154,7 @@ def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
         span = " ({} to {})".format(*(form.format(end) for end in intervals[name])) if name in intervals else ""
         shown.append(f"{name} {form.format(value)}{span}")
     lines = [f"{'' if i else 'test':<14}" + "   ".join(shown[i : i + 3]) for i in range(0, len(shown), 3)]
+    lines += [f"{'' if i else 'warning':<14}{note}" for i, note in enumerate(result.get("notes", []))]
     for title, values in result["baselines"].items():
         target, _, plain = title.rpartition(": ")
         prefix = f"{target}." if target else ""

@@ -1,6 +1,6 @@
 """Autoencoders in the verbs: put together from settings, judged by their evidence, beside models whose evidence is exact."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from mapsto.functional.divergence import free_batch, free_dims, free_total
 from mapsto.functional.posterior import Normal, Ppca
 from mapsto.inputs import Input
 from mapsto.inputs.latent import LatentInput
+from mapsto.likelihoods.gaussian import GaussianLikelihood
 from mapsto.models.bound import Bound, Elbo, Iwae, Reconstruction
 from mapsto.models.mapper import Batch, Mapper
 from mapsto.models.vae import VAE, Binarise
@@ -34,8 +35,12 @@ __all__ = ["autoencoder", "beliefs", "bound", "evidence", "flat", "judged", "val
 FREE = {"dims": free_dims, "batch": free_batch, "total": free_total}
 REFINED = 100
 """Rows whose beliefs are refined, to see what amortisation costs."""
-PRINCIPAL = (2, 5, 10, 20, 50)
+PRINCIPAL = (10, 50)
 """Latent dimensions of probabilistic PCA, beside the model's own."""
+WIDE = 4096
+"""Numbers of a row above which no covariance is made of them."""
+IDLE = 0.01
+"""Nats below which a dimension says nothing."""
 MOST, FLAT = 1 << 21, 1 << 24
 """Queries that may be asked for a report, over all rows and draws: of a transformer, of perceptrons."""
 LEAST = 1e-6
@@ -118,10 +123,10 @@ def _free(text: str) -> Any:
     return partial(FREE[kind], nats=nats)
 
 
-def batches(model: VAE, feed: StoreFeed, rows: NDArray[np.int64] | None = None) -> Any:
+def batches(model: VAE, feed: StoreFeed) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """Every row once, with its number; pixels that are to be drawn are drawn by the row alone."""
-    for some in feed.once() if rows is None else np.array_split(rows, max(1, len(rows) // 64)):
-        yield some, reworked(model, feed.batch(some), some)
+    for rows in feed.once():
+        yield rows, reworked(model, feed.batch(rows), rows)
 
 
 def reworked(model: VAE, batch: Batch, rows: Sequence[int] | NDArray[np.int64]) -> Batch:
@@ -205,7 +210,44 @@ def judged(
     }
     intervals = _intervals(each, resamples, config.seed)
     simple = {} if known is None else _simple(model, known[0], test)
-    return {"metrics": metrics, "intervals": intervals, "baselines": simple}
+    notes = explained(model, config, found, None if known is None else known[0])
+    return {"metrics": metrics, "intervals": intervals, "baselines": simple, **({"notes": notes} if notes else {})}
+
+
+def explained(model: VAE, config: Config, found: Evidence, train: StoreFeed | None) -> list[str]:
+    """Why the decoder ignores dimensions of z, if it does: a sentence each, with what to type."""
+    if found.kl_dims is None:
+        return []
+    idle, output, t = int((found.kl_dims.mean(0) < IDLE).sum()), model.decoder.output, config.train
+    if not idle:
+        return []
+    notes = [f"the KL of {idle} of {model.latent} latent dimensions is under {IDLE} nat: the decoder ignores them"]
+    likelihood = output.head.likelihood if isinstance(output, ImageOutput) else None
+    if isinstance(likelihood, GaussianLikelihood) and likelihood.fixed is not None and train is not None:
+        values = _spectrum(train)
+        if values is not None:
+            below = int((values[: model.latent] <= likelihood.fixed**2).sum())
+            notes.append(
+                f"sigma = {likelihood.fixed:g} is fixed, and its square is above {below} of the {model.latent} largest "
+                f"eigenvalues of the data ({values[0]:.3g}, {values[1]:.3g}, ...): such directions are taken for noise.   "
+                "Use output.density=gaussian, whose sigma is learned"
+            )
+    if t.beta > 1:
+        notes.append(f"train.beta={t.beta:g}: what z says costs {t.beta:g} times what it is worth.   Lower it")
+    if t.beta_warmup >= 1:
+        notes.append("train.beta_warmup=1: the weight of the KL comes to its end with the run.   Lower it")
+    if output.causal:
+        notes.append(
+            "the decoder says each token from those before it, and may do without z.   Try train.free=dims:0.2 or "
+            "train.beta_warmup=0.5"
+        )
+    return notes
+
+
+def _spectrum(train: StoreFeed) -> NDArray[np.float64] | None:
+    """Eigenvalues of the covariance of the pixels, x/255, the largest first; None of too many pixels."""
+    x = train.take("target", train.rows)["pixels"].dense().reshape(len(train.rows), -1) / 255.0
+    return None if x.shape[1] > WIDE else np.linalg.eigvalsh(np.cov(x.T, bias=True))[::-1].astype(np.float64)
 
 
 def _said(model: VAE, test: StoreFeed, *, resamples: int, seed: int) -> dict[str, Any]:
@@ -261,13 +303,11 @@ def _simple(model: VAE, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str
     found: dict[str, dict[str, float | None]] = {}
     plain = Normal.independent(known, least=LEAST)
     found["independent pixels"] = {"nll": -float(plain.log_likelihood(asked).mean())}
+    if known.shape[1] > WIDE:
+        return found
     for latent in sorted({model.latent, *PRINCIPAL}):
-        if latent < min(known.shape[1], len(known) - 1) and (latent == model.latent or latent in (10, 50)):
-            try:
-                value = -float(Ppca.fit(known, latent).log_likelihood(asked).mean())
-            except DataError:
-                continue
-            found[f"probabilistic PCA {latent}"] = {"nll": value}
+        with suppress(DataError):  # more dimensions than the data have
+            found[f"probabilistic PCA {latent}"] = {"nll": -float(Ppca.fit(known, latent).log_likelihood(asked).mean())}
     with suppress(DataError):  # fewer rows than pixels, or pixels that never change
         found["full covariance"] = {"nll": -float(Normal.fit(known).log_likelihood(asked).mean())}
     return found

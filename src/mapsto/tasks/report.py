@@ -166,6 +166,7 @@ class Result(BaseModel):
     intervals: dict[str, tuple[float, float]]
     baselines: dict[str, dict[str, float | None]]
     signatures: dict[str, str] = {}
+    notes: list[str] = []
     missing: dict[str, str] = {}
 
 
@@ -193,6 +194,7 @@ def _metrics(run: Run, result: Mapping[str, Any] | None, other: bool) -> str:
         parts.append(f'<p class="{"warning" if verdict.beaten else "fine"}">{escape(verdict.sentence)}</p>')
         parts.append(_table(verdict))
     notes = " ".join(escape(note) for note in written_how(run, result))
+    parts += [f'<p class="warning">{escape(note)}</p>' for note in result.get("notes", [])]
     return "".join(parts) + (f'<p class="note">{notes}</p>' if notes else "")
 
 
