@@ -32,6 +32,7 @@ def fit(
     *,
     source: str | Sequence[str] = (),
     target: str | Sequence[str] = (),
+    latent: int = 0,
     run: str = "",
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
@@ -43,6 +44,7 @@ def fit(
         data: a file or folder, a list of dicts, a dict of arrays, or a table of pandas, polars or pyarrow.
         source: columns to map from, each ``name`` or ``name:kind``; by default all that are not the target.
         target: columns to map to; by default the one called label, target, class or y.
+        latent: dimensions of a latent variable: an autoencoder is trained, which says its source again; 0: a map.
         run: the run's name; its folder is ``runs/NAME``.
         settings: by ``section.key``, such as ``{"train.epochs": 3}``; ``mapsto config`` lists them all.
         resume: go on with the run of this name, with its own settings; a run on rows in memory needs them again.
@@ -58,7 +60,7 @@ def fit(
 
     config = Config()
     listed = lambda x: [x] if isinstance(x, str) else list(x)  # noqa: E731
-    config.data.inputs, config.data.targets = listed(source), listed(target)
+    config.data.inputs, config.data.targets, config.model.latent = listed(source), listed(target), latent
     if isinstance(data, str) or hasattr(data, "__fspath__"):
         config.data.source, data = str(data), None
     config = override(config, [f"{k}={v if isinstance(v, str) else _plain(v)}" for k, v in (settings or {}).items()])

@@ -13,7 +13,9 @@ from mapsto.errors import ConfigError, DataError
 from mapsto.models.bound import Elbo, Iwae, Reconstruction
 from mapsto.tasks.check import check_run
 from mapsto.tasks.config import Config, TrainConfig, override
+from mapsto.tasks.convert import convert
 from mapsto.tasks.evaluate import evaluate
+from mapsto.tasks.folds import train_folds
 from mapsto.tasks.imagined import grid
 from mapsto.tasks.latent import bound
 from mapsto.tasks.sample import sample
@@ -187,6 +189,19 @@ def test_texts_are_said_again_and_sampled(tmp_path):
 def test_a_plain_autoencoder_reports_what_it_loses(tmp_path):
     _, result = trained(tmp_path, blobs(), "train.bound=reconstruction")
     assert set(result["metrics"]) == {"reconstruction"}
+
+
+def test_folds_average_the_report(tmp_path, monkeypatch):
+    config = override(Config(), [*QUICK, "model.latent=2", "train.steps=8", "data.folds=3"])
+    _, result = train_folds(config, blobs(60), name="vae", root=tmp_path, console=Console(quiet=True))
+    each = [one["metrics"]["iwae"]["5"] for one in result["folds"]]
+    assert result["metrics"]["iwae"]["5"] == pytest.approx(np.mean(each))
+
+
+def test_an_autoencoder_is_not_converted(spots):
+    run, _ = spots
+    with pytest.raises(ConfigError, match="is an autoencoder"):
+        convert(run.folder, "favor:16")
 
 
 def test_a_run_that_goes_on_comes_to_the_same_bits(spots, tmp_path):

@@ -77,6 +77,10 @@ def convert(
     with joined(TIMEOUT) as world:
         console = console if console is not None and world.first else Console(quiet=True)
         old = load(run, device=device)
+        if old.config.model.latent:
+            raise ConfigError(
+                f"{run} is an autoencoder, and maps are converted.   Train it anew with model.attention={attention}"
+            )
         if not (run / "result.json").is_file():
             raise ModelFileError(f"{run} is not finished.   Go on with --resume --run {run.name}")
         steps = _steps(tune, old.config.train.steps)

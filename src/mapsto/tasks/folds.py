@@ -41,10 +41,13 @@ def train_folds(
             config.model.attention = run.config.model.attention  # what "auto" came to, for all folds
             runs.append(run)
             results.append(result)
-    metrics: dict[str, float | None] = {}
+    metrics: dict[str, Any] = {}
     intervals: dict[str, list[float]] = {}
     for key in results[0]["metrics"]:
-        values = [r["metrics"][key] for r in results if r["metrics"][key] is not None]
+        values = [r["metrics"][key] for r in results if r["metrics"].get(key) is not None]
+        if values and isinstance(values[0], dict):  # a table, such as IWAE by k
+            metrics[key] = {k: _mean([v.get(k) for v in values]) for k in values[0]}
+            continue
         if not values:
             metrics[key] = None
             continue
@@ -55,7 +58,7 @@ def train_folds(
             intervals[key] = [mean - 1.96 * error, mean + 1.96 * error]
     simple: dict[str, Any] = {}
     for title in results[0]["baselines"]:
-        parts = [r["baselines"][title] for r in results]
+        parts = [r["baselines"][title] for r in results if title in r["baselines"]]
         simple[title] = {k: _mean([p[k] for p in parts]) for k in parts[0]}
     summary = {
         "run": [r["run"] for r in results],

@@ -23,7 +23,7 @@ from mapsto.tasks.predict import write_rows
 from mapsto.tasks.run import Run
 from mapsto.vocabulary import BEGIN
 
-__all__ = ["grid", "imagined", "pictures", "texts"]
+__all__ = ["grid", "imagined", "latent", "pictures", "said", "texts"]
 
 PICTURES, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet")
 
@@ -56,7 +56,7 @@ def imagined(
     model = run.autoencoder
     if given and between is not None:
         raise ConfigError("--from and --between are two things.   Say one of them")
-    z = _latent(run, given, between, count, how.seed)
+    z = latent(run, given, between, count, how.seed)
     output = model.decoder.output
     known = PICTURES if isinstance(output, ImageOutput) else ROWS
     if out is not None and out.suffix.lower() not in known:
@@ -82,9 +82,10 @@ def imagined(
 
 
 @torch.inference_mode()
-def _latent(run: Run, given: str, between: tuple[str, str] | None, count: int, seed: int) -> Float[Tensor, "N Z"]:
+def latent(run: Run, given: Any, between: tuple[Any, Any] | None, count: int, seed: int) -> Float[Tensor, "N Z"]:
+    """Draws of the prior; or of what is believed of a row; or the straight line between two."""
     model = run.autoencoder
-    if not given and between is None:
+    if given in ("", None) and between is None:
         return model.prior.sample(count, stream(seed, "imagine")).to(run.device)
     asked = list(between) if between is not None else [given]
     found = []
@@ -100,6 +101,14 @@ def _latent(run: Run, given: str, between: tuple[str, str] | None, count: int, s
         return found[0].draw(noise)[0][:, 0]
     share = torch.linspace(0, 1, max(2, count), device=run.device)[:, None]
     return torch.lerp(found[0].mean, found[1].mean, share)
+
+
+def said(run: Run, z: Float[Tensor, "N Z"], *, seed: int = 0) -> Any:
+    """What is said of each z: pictures (N, height, width, C) from 0 to 1, or a list of texts."""
+    model = run.autoencoder
+    if isinstance(model.decoder.output, ImageOutput):
+        return pictures(model, z)
+    return texts(model, z, Sample(seed=seed))
 
 
 @torch.inference_mode()

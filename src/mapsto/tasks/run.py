@@ -210,6 +210,33 @@ class Run:
         told_of = _readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
         return [name | row for name, row in zip(self._called(values, len(told_of)), told_of, strict=True)]
 
+    def encode(self, values: Any) -> NDArray[np.float32]:
+        """(N, Z): the mean of what an autoencoder believes of z of each row; the same bits at every call.
+
+        Args:
+            values: as for :meth:`predict`.
+        """
+        _ = self.autoencoder
+        return np.array([row["latent"] for row in self.predict(values)], np.float32)
+
+    def sample(self, count: int = 16, *, like: Any = None, seed: int = 0) -> Any:
+        """New rows of an autoencoder: pictures (N, height, width, C) from 0 to 1, or texts.
+
+        Args:
+            count: N.
+            like: a row: what is believed of it is drawn from, instead of the prior.
+            seed: of the draws.
+        """
+        from mapsto.tasks.imagined import latent, said
+
+        return said(self, latent(self, like, None, count, seed), seed=seed)
+
+    def between(self, one: Any, other: Any, count: int = 8) -> Any:
+        """What an autoencoder says along the straight line from one row's z to another's, both ends among them."""
+        from mapsto.tasks.imagined import latent, said
+
+        return said(self, latent(self, None, (one, other), count, 0))
+
     def _called(self, values: Any, rows: int) -> list[dict[str, Any]]:
         """What the data call the series that are forecast."""
         table, group = self.table(values), self.config.data.group
