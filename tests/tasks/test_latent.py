@@ -192,8 +192,9 @@ def test_a_plain_autoencoder_reports_what_it_loses(tmp_path):
 
 
 def test_folds_average_the_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     config = override(Config(), [*QUICK, "model.latent=2", "train.steps=8", "data.folds=3"])
-    _, result = train_folds(config, blobs(60), name="vae", root=tmp_path, console=Console(quiet=True))
+    _, result = train_folds(config, blobs(60), name="vae", console=Console(quiet=True))
     each = [one["metrics"]["iwae"]["5"] for one in result["folds"]]
     assert result["metrics"]["iwae"]["5"] == pytest.approx(np.mean(each))
 
