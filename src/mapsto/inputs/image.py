@@ -163,9 +163,10 @@ class ImageInput(Input):
         full = (
             not torch.compiler.is_compiling() and len(size) > 0 and bool((size == size.new_tensor(x.shape[2:])).all())
         )
-        inside = _inside(size, x.shape[2], x.shape[3])
-        x = ((x - mean) / scale) if full else ((x - mean) / scale).masked_fill(~inside, 0)
-        x = self.augment(x, size, inside)
+        x = (x - mean) / scale
+        if not full or self.augment.moves:
+            inside = _inside(size, x.shape[2], x.shape[3])
+            x = self.augment(x if full else x.masked_fill(~inside, 0), size, inside)
         if self.stem == "patches":
             p = self.patch
             x = F.pad(x, (0, -x.shape[3] % p, 0, -x.shape[2] % p))
@@ -179,7 +180,7 @@ class ImageInput(Input):
             x, size = self._layer(x, size, self.second, self.second_norm, pool=True, full=full)
             height, width = x.shape[2:]
             items = x.permute(0, 2, 3, 1)
-        valid = _inside(size, height, width).flatten(1)
+        valid = None if full else _inside(size, height, width).flatten(1)
         row = torch.arange(height, device=x.device, dtype=torch.float32)
         column = torch.arange(width, device=x.device, dtype=torch.float32)
         places = torch.cartesian_prod(row, column).reshape(1, height * width, 2).expand(size.shape[0], -1, -1)
@@ -237,9 +238,14 @@ class Augment(Random):
         super().__init__(0.0)
         self.shift, self.flip = shift, flip
 
+    @property
+    def moves(self) -> bool:
+        """Whether anything is to be moved now."""
+        return self.training and bool(self.shift or self.flip)
+
     def forward(self, x: Float[Tensor, "B C h w"], size: Tensor, inside: Bool[Tensor, "B 1 h w"]) -> Tensor:
         """Pictures of the same sizes; what moves out is lost, what moves in is zeros."""
-        if not self.training or not (self.shift or self.flip):
+        if not self.moves:
             return x
         source = self.draw(x.device)
         batch, _, height, width = x.shape

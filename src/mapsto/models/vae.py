@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from mapsto.errors import ConfigError
@@ -36,17 +36,21 @@ class Binarise(Random):
         """A batch whose pixels are 0 or 255."""
         if not self.training:
             return batch
-        like = batch["target"]["pixels"]
-        return self.at(batch, torch.rand(like.shape, generator=self.draw(like.device), device=like.device))
+        grey = batch["target"]["pixels"]
+        source, words = self.draw(grey.device), (grey.numel() + 3) // 4
+        drawn = torch.empty(words, dtype=torch.int64, device=grey.device).random_(-(2**63), None, generator=source)
+        # Four numbers of 16 bits a draw: white with probability grey / 255, rounded up to a multiple of 2⁻¹⁶.
+        u = drawn.view(torch.int16)[: grey.numel()].view(grey.shape).int() + 32768
+        return self.put(batch, u * 255 < grey.int() * 65536)
 
     def at(self, batch: Batch, uniform: Float[Tensor, "B h w C"]) -> Batch:
         """White where u · 255 < the grey value."""
-        found = {}
-        for name, part in batch.items():
-            if "pixels" in part:
-                part = {**part, "pixels": (255 * uniform < part["pixels"]).to(torch.uint8) * 255}
-            found[name] = part
-        return found
+        return self.put(batch, 255 * uniform < batch["target"]["pixels"])
+
+    def put(self, batch: Batch, white: Bool[Tensor, "B h w C"]) -> Batch:
+        """The batch with pixels of these colours, wherever it has pixels."""
+        bits = white.to(torch.uint8) * 255
+        return {name: {**part, "pixels": bits} if "pixels" in part else part for name, part in batch.items()}
 
 
 class Noise(Random):
