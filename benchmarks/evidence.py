@@ -260,7 +260,7 @@ def binarised(data: dict[str, Any], epochs: int) -> tuple[dict[int, Evidence], d
         # The plain loop's share of the steps is timed before, its rest is the same.
         part = max(300, steps // 20)
         plain = plain_loop(train, k, part) * steps / part
-        own = learn(model, feed, Plan(steps=steps, lr=2e-3, warmup=200, weight_decay=0.0, average=0.999))
+        own = learn(model, feed, Plan(steps=steps, lr=2e-3, warmup=200, weight_decay=0.0, clip=0.0, average=0.0))
         found[k], seconds[k] = judge(model, test), (own, plain)
     return found, seconds
 
