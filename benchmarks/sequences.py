@@ -208,10 +208,10 @@ TRANSLATION = {
     "model.dim": 256,
     "model.depth": 3,
     "model.heads": 4,
-    "model.dropout": 0.3,
+    "model.dropout": 0.2,
     "train.lr": 1e-3,
     "train.smoothing": 0.1,
-    "train.batch_tokens": 4096,
+    "train.batch_tokens": 2048,
     "train.average": 0.998,
     "time": "3000s",
 }
