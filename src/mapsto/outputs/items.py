@@ -49,12 +49,15 @@ class ItemsOutput(Output):
         *,
         columns: Sequence[tuple[str, str]] = (),
         smoothing: float = 0.0,
+        sigma: str = "dims",
         **_: Any,
     ) -> dict[str, Any]:
         """Measure the one (name, kind); a value is a tuple of one list, an entry an item."""
         ((name, kind),) = columns
         events = (event for chunk in chunks for (value,) in chunk for event in value)
-        return {"name": name, "target": {"kind": kind, **TARGETS[kind].measure(events)}, "smoothing": smoothing}
+        spread = {"sigma": sigma} if kind == "number" else {}
+        target = {"kind": kind, **TARGETS[kind].measure(events), **spread}
+        return {"name": name, "target": target, "smoothing": smoothing}
 
     def settings(self) -> dict[str, Any]:
         """Name, target and smoothing."""

@@ -50,13 +50,15 @@ class VectorOutput(Output):
         *,
         columns: Sequence[tuple[str, str]] = (),
         smoothing: float = 0.0,
+        sigma: str = "dims",
         **_: Any,
     ) -> dict[str, Any]:
         """Measure every (name, kind); a value is a tuple of cells."""
         rows = [value for chunk in chunks for value in chunk]
         targets = {}
         for i, (name, kind) in enumerate(columns):
-            targets[name] = {"kind": kind, **TARGETS[kind].measure(row[i] for row in rows)}
+            spread = {"sigma": sigma} if kind == "number" else {}
+            targets[name] = {"kind": kind, **TARGETS[kind].measure(row[i] for row in rows), **spread}
         return {"targets": targets, "smoothing": smoothing}
 
     def settings(self) -> dict[str, Any]:
