@@ -64,8 +64,16 @@ def kl_normals(
 
 def kl_cholesky(mu: Float[Tensor, "... Z"], factor: Float[Tensor, "... Z Z"]) -> Float[Tensor, "..."]:
     """KL(N(μ, LLᵀ) ‖ N(0, I)) = ½ (|μ|² + |L|² − Z) − Σ_j log L_jj, L lower triangular with a positive diagonal."""
-    log_det = torch.log(torch.diagonal(factor, dim1=-2, dim2=-1)).sum(-1)
-    return 0.5 * (mu.square().sum(-1) + factor.square().sum((-2, -1)) - mu.shape[-1]) - log_det
+    return dims_cholesky(mu, factor).sum(-1)
+
+
+def dims_cholesky(mu: Float[Tensor, "... Z"], factor: Float[Tensor, "... Z Z"]) -> Float[Tensor, "... Z"]:
+    """The same, dimension by dimension: ½ (μ_j² + Σ_k L_jk² − 1) − log L_jj.
+
+    By the chain rule it is KL(q(z_j | z_<j) ‖ N(0, 1)), on average over q.
+    """
+    log_diagonal = torch.log(torch.diagonal(factor, dim1=-2, dim2=-1))
+    return 0.5 * (mu.square() + factor.square().sum(-1) - 1) - log_diagonal
 
 
 def kl_uniform(logits: Float[Tensor, "... K"]) -> Float[Tensor, "..."]:

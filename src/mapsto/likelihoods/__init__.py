@@ -12,7 +12,7 @@ from torch.distributions import constraints
 from mapsto import kinds
 from mapsto.errors import DataError
 
-__all__ = ["Likelihood", "floored", "refuse", "rising", "wide"]
+__all__ = ["Likelihood", "floored", "refuse", "refuse_uncounted", "rising", "wide"]
 
 FLOOR = math.log(1e-4)
 
@@ -52,6 +52,11 @@ def refuse(values: Tensor, bad: Tensor, needs: str) -> None:
         row = int(bad.reshape(len(values), -1).any(1).nonzero()[0])
         found = values[row][bad[row]].reshape(-1)[0].item()
         raise DataError(f"row {row + 1}: {needs}, found {found:g}")
+
+
+def refuse_uncounted(values: Tensor, needs: str) -> None:
+    """Refuse what is no count: 0, 1, 2 and so on; as :func:`refuse`."""
+    refuse(values, ~(torch.isfinite(values) & (values >= 0) & (values == values.round())), needs)
 
 
 class Likelihood(nn.Module, ABC):

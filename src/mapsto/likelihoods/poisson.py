@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import constraints
 
-from mapsto.likelihoods import Likelihood, refuse, rising, wide
+from mapsto.likelihoods import Likelihood, refuse_uncounted, rising, wide
 
 __all__ = ["PoissonLikelihood"]
 
@@ -46,8 +46,7 @@ class PoissonLikelihood(Likelihood):
 
     def check(self, values: Tensor) -> None:
         """Whole numbers from 0 on."""
-        bad = ~(torch.isfinite(values) & (values >= 0) & (values == values.round()))
-        refuse(values, bad, "a Poisson likelihood needs counts: 0, 1, 2 and so on")
+        refuse_uncounted(values, "a Poisson likelihood needs counts: 0, 1, 2 and so on")
 
     def distribution(self, theta: Float[Tensor, "... D"]) -> torch.distributions.Independent:
         """``torch.distributions.Poisson``, independent over D."""

@@ -141,8 +141,12 @@ class VAE(nn.Module):
 
     def believe(self, batch: Batch) -> Belief:
         """q(z | x) of every row."""
-        theta = self.encoder({name: part for name, part in batch.items() if name != "target"})
-        return self.target[0].likelihood(wide(theta["latent"][:, 0]))  # type: ignore[no-any-return]
+        return self.target[0].likelihood(self.theta(batch))  # type: ignore[no-any-return]
+
+    def theta(self, batch: Batch) -> Float[Tensor, "B width"]:
+        """The parameters of q(z | x): what the encoder says of z, which does not see the target."""
+        found = self.encoder({name: part for name, part in batch.items() if name != "target"})
+        return wide(found["latent"][:, 0])
 
     def say(self, z: Float[Tensor, "B Z"], target: Mapping[str, Tensor] | None = None) -> Theta:
         """θ of p(x | z)."""

@@ -4,8 +4,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.collection import Collection
-from mapsto.errors import ConfigError, did_you_mean
-from mapsto.nn.transformer import ACTIVATIONS
+from mapsto.nn.transformer import activated
 
 __all__ = ["Perceptron"]
 
@@ -24,12 +23,7 @@ class Perceptron(nn.Module):
 
     def __init__(self, dim: int, depth: int, *, activation: str = "gelu"):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise ConfigError(
-                f'model.activation: "{activation}" is not one of {known}.{did_you_mean(activation, ACTIVATIONS)}'
-            )
-        self.activation = ACTIVATIONS[activation]()
+        self.activation = activated(activation)
         self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(depth - 1))
         self.depth = depth
 

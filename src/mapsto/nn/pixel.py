@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -84,8 +83,3 @@ class PixelTarget(Target):
         """``value`` (B, L, P): the mean of each pixel, from 0 to 1."""
         mean = self.likelihood.mean(wide(theta))
         return {"value": (mean / (LEVELS - 1) if self.levels else mean).cpu().numpy()}
-
-    def draw(self, theta: Float[Tensor, "B L width"], stream: torch.Generator) -> Float[Tensor, "B L P"]:
-        """A draw of each pixel, from 0 to 1."""
-        x = self.likelihood.sample(wide(theta), stream)
-        return x / (LEVELS - 1) if self.levels else x

@@ -20,11 +20,34 @@ from mapsto.nn.position import NoPosition, Position
 from mapsto.nn.product import Products
 from mapsto.nn.reader import Reader
 
-__all__ = ["ACTIVATIONS", "Decoder", "Encoder", "FeedForward", "Mixer", "Placement", "PostNorm", "PreNorm", "Prior"]
+__all__ = [
+    "ACTIVATIONS",
+    "Decoder",
+    "Encoder",
+    "FeedForward",
+    "Mixer",
+    "Placement",
+    "PostNorm",
+    "PreNorm",
+    "Prior",
+    "activated",
+]
 
 Batch = TypeVar("Batch", Collection, Packed)
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
+
+
+def activated(name: str) -> nn.Module:
+    """The activation of a name, as ``model.activation`` gives it.
+
+    Raises:
+        ConfigError: no such activation; lists those there are.
+    """
+    if name not in ACTIVATIONS:
+        known = ", ".join(ACTIVATIONS)
+        raise ConfigError(f'model.activation: "{name}" is not one of {known}.{did_you_mean(name, ACTIVATIONS)}')
+    return ACTIVATIONS[name]()
 
 
 class Branch(Protocol):
@@ -168,11 +191,7 @@ class Stack(nn.Module):
         mixer: Callable[[], nn.Module] | None = None,
     ):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            known = ", ".join(ACTIVATIONS)
-            raise ConfigError(
-                f'model.activation: "{activation}" is not one of {known}.{did_you_mean(activation, ACTIVATIONS)}'
-            )
+        activated(activation)
         placement = norm or PreNorm()
         self.position = position or NoPosition()
         _agree(self.position, attention, mixer, normalise)
@@ -190,7 +209,7 @@ class Stack(nn.Module):
                 None if cross is None else MultiheadAttention(dim, heads, attention=cross, normalise=normalise),
                 norm=placement,
                 hidden=hidden or 4 * dim,
-                activation=ACTIVATIONS[activation](),
+                activation=activated(activation),
                 dropout=dropout,
                 eps=eps,
             )

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
+from mapsto.functional.divergence import dims_cholesky
 from mapsto.posteriors import Belief, Posterior, held
 
 __all__ = ["FullBelief", "FullPosterior"]
@@ -31,13 +32,11 @@ class FullBelief(Belief):
         """The roots of the diagonal of LLᵀ."""
         return self.factor.square().sum(-1).sqrt()
 
-    @property
-    def _log_diagonal(self) -> Float[Tensor, "B Z"]:
-        return torch.log(torch.diagonal(self.factor, dim1=-2, dim2=-1))
-
     def draw(self, noise: Float[Tensor, "S B Z"]) -> tuple[Float[Tensor, "S B Z"], Float[Tensor, "S B"]]:
         """Z = μ + L ε, log q = −½ |ε|² − Σ log L_jj − Z/2 log 2π."""
-        constant = self._log_diagonal.sum(-1) + 0.5 * math.log(2 * math.pi) * noise.shape[-1]
+        constant = (
+            torch.diagonal(self.factor, dim1=-2, dim2=-1).log().sum(-1) + 0.5 * math.log(2 * math.pi) * noise.shape[-1]
+        )
         z = self.mean + torch.einsum("...ij,...j->...i", self.factor, noise)
         return z, -0.5 * noise.square().sum(-1) - constant
 
@@ -49,7 +48,7 @@ class FullBelief(Belief):
 
     def kl(self) -> Float[Tensor, "B Z"]:
         """½ (μ_j² + Σ_k L_jk² − 1) − log L_jj: KL(q(z_j | z_<j) ‖ N(0, 1)) on average over q, by the chain rule."""
-        return 0.5 * (self.mean.square() + self.factor.square().sum(-1) - 1) - self._log_diagonal
+        return dims_cholesky(self.mean, self.factor)
 
 
 class FullPosterior(Posterior):

@@ -23,7 +23,7 @@ from mapsto.tasks.predict import write_rows
 from mapsto.tasks.run import Run
 from mapsto.vocabulary import BEGIN
 
-__all__ = ["grid", "imagined", "latent", "pictures", "said", "texts"]
+__all__ = ["grid", "imagined", "latent", "pictures", "plain", "said", "texts"]
 
 PICTURES, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet")
 
@@ -70,14 +70,14 @@ def imagined(
     ]
     if out is not None:
         if out.suffix == ".txt":
-            _written(out, lambda: out.write_text("\n".join(map(_plain, said)) + "\n", encoding="utf-8"))
+            _written(out, lambda: out.write_text("\n".join(map(plain, said)) + "\n", encoding="utf-8"))
         else:
             write_rows(out, rows)
         if console is not None:
             console.print(Text(f"{len(rows)} texts written to {out}"))
     elif console is not None and not console.stderr:
         for text in said:
-            console.print(Text(visible(_plain(text), "\n\t")), soft_wrap=True)
+            console.print(Text(visible(plain(text), "\n\t")), soft_wrap=True)
     return rows
 
 
@@ -167,5 +167,6 @@ def _written(out: Path, write: Any) -> None:
         raise ConfigError(f"--out {out}: {error.strerror or error}") from None
 
 
-def _plain(said: Any) -> str:
+def plain(said: Any) -> str:
+    """A text as it is, symbols with spaces between."""
     return said if isinstance(said, str) else " ".join(said)

@@ -194,9 +194,6 @@ class Run:
         Raises:
             ConfigError: beams for a model that writes no sequences, or a language model, which continues texts.
         """
-        if isinstance(self.model, VAE):
-            feed = self.rows(values)
-            return [{"embedding": row} for row in self._embed(feed)] if embed else beliefs(self.model, feed)
         if (beam or best > 1) and alone(self.model) is None:
             written(self.model)
         if not self.model.names:
@@ -204,6 +201,8 @@ class Run:
         feed = self.rows(values)
         if embed:
             return [{"embedding": row} for row in self._embed(feed)]
+        if isinstance(self.model, VAE):
+            return beliefs(self.model, feed)
         if alone(self.model) is not None:
             output = self.config.output.model_copy(update={"beam": max(beam or self.config.output.beam, best)})
             return told(self.model, write(self.model, feed, strategy(output), best=best))

@@ -18,7 +18,7 @@ from mapsto.models.search import Sample, Strategy, Written, search
 from mapsto.models.vae import VAE
 from mapsto.music import Music
 from mapsto.stream import entropy
-from mapsto.tasks.imagined import imagined
+from mapsto.tasks.imagined import imagined, plain
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.predict import write_rows
 from mapsto.tasks.run import Run, load
@@ -107,7 +107,7 @@ def sample(
         for number, row in enumerate(rows, 1):
             if number > 1:
                 console.print(Text("---"))
-            console.print(Text(visible(_plain(row[output.name]), "\n\t")), soft_wrap=True)
+            console.print(Text(visible(plain(row[output.name]), "\n\t")), soft_wrap=True)
     return rows
 
 
@@ -248,7 +248,7 @@ class _Shown:
 
     def __call__(self, row: int, token: int) -> None:
         self.ids.append(token)
-        text = _plain(self.decode(self.ids))
+        text = plain(self.decode(self.ids))
         if not text.endswith("\ufffd"):
             self.text(text[self.shown :])
             self.shown = len(text)
@@ -260,12 +260,8 @@ class _Shown:
 
     def end(self) -> None:
         """Print what still waits, and end the line."""
-        self.text(_plain(self.decode(self.ids))[self.shown :])
+        self.text(plain(self.decode(self.ids))[self.shown :])
         self.console.print()
-
-
-def _plain(said: Any) -> str:
-    return said if isinstance(said, str) else " ".join(said)
 
 
 def _write(out: Path, rows: list[dict[str, Any]], name: str) -> None:
@@ -273,6 +269,6 @@ def _write(out: Path, rows: list[dict[str, Any]], name: str) -> None:
         write_rows(out, rows)
         return
     try:
-        out.write_text("\n---\n".join(_plain(row[name]) for row in rows) + "\n", encoding="utf-8")
+        out.write_text("\n---\n".join(plain(row[name]) for row in rows) + "\n", encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out {out}: {error.strerror or error}") from None

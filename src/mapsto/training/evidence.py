@@ -169,8 +169,8 @@ def refine(model: VAE, batch: Batch, *, steps: int = 200, lr: float = 0.02, samp
     Reference: Cremer, Li and Duvenaud, Inference suboptimality in variational autoencoders, 2018.
     """
     with torch.no_grad():
-        theta = model.encoder({name: part for name, part in batch.items() if name != "target"})["latent"][:, 0]
-    theta = theta.detach().clone().requires_grad_()
+        theta = model.theta(batch).clone()
+    theta.requires_grad_()
     adam = torch.optim.Adam([theta], lr=lr)
     likelihood = model.target[0].likelihood
     for step in range(steps):
