@@ -3,18 +3,24 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mapsto.collection import Collection
+from mapsto.errors import DataError
 from mapsto.nn.loss import Loss
 from mapsto.nn.target import TARGETS, Target
 from mapsto.outputs import Output, Theta
 from mapsto.ragged import Rows
+from mapsto.stream import stream
 
 __all__ = ["VectorOutput"]
+
+KNOWN = "\tknown"
+"""The column that says which cells are known: a name that no target has."""
 
 
 class VectorOutput(Output):
@@ -24,13 +30,14 @@ class VectorOutput(Output):
         dim: D.
         targets: by name, ``{"kind": "label", "classes": [...]}`` and so on (:mod:`mapsto.nn.target`).
         smoothing: ε of label smoothing: the loss is (1 − ε)·NLL + ε·(mean NLL over all classes).
+        holes: whether a cell may be missing (None): it then costs nothing and counts as nothing.
     """
 
     kind = "vector"
 
-    def __init__(self, dim: int, *, targets: dict[str, dict[str, Any]], smoothing: float = 0.0):
+    def __init__(self, dim: int, *, targets: dict[str, dict[str, Any]], smoothing: float = 0.0, holes: bool = False):
         super().__init__()
-        self.dim = dim
+        self.dim, self.holes = dim, holes
         self.smoothing = smoothing
         self.query = nn.Parameter(torch.zeros(dim))
         self.names = list(targets)
@@ -50,31 +57,47 @@ class VectorOutput(Output):
         *,
         columns: Sequence[tuple[str, str]] = (),
         smoothing: float = 0.0,
+        holes: bool = False,
         sigma: str = "dims",
         **_: Any,
     ) -> dict[str, Any]:
-        """Measure every (name, kind); a value is a tuple of cells."""
+        """Measure every (name, kind); a value is a tuple of cells, of which some may be None where holes are allowed."""
         rows = [value for chunk in chunks for value in chunk]
         targets = {}
         for i, (name, kind) in enumerate(columns):
+            known = (row[i] for row in rows if row[i] is not None or not holes)
             spread = {"sigma": sigma} if kind == "number" else {}
-            targets[name] = {"kind": kind, **TARGETS[kind].measure(row[i] for row in rows), **spread}
-        return {"targets": targets, "smoothing": smoothing}
+            targets[name] = {"kind": kind, **TARGETS[kind].measure(known), **spread}
+        return {"targets": targets, "smoothing": smoothing, "holes": holes}
 
     def settings(self) -> dict[str, Any]:
-        """The targets and the smoothing."""
+        """The targets, the smoothing, and whether cells may be missing."""
         targets = {name: {"kind": t.kind, **t.settings()} for name, t in self.targets.items()}
-        return {"targets": targets, "smoothing": self.smoothing}
+        return {"targets": targets, "smoothing": self.smoothing, "holes": self.holes}
 
     def parse(self, value: Sequence[Any]) -> dict[str, NDArray]:
-        """One array a target."""
-        return {
-            name: target.encode(cell)[None] for (name, target), cell in zip(self.targets.items(), value, strict=True)
+        """One array a target; and ``known`` (1, targets), where cells may be missing."""
+        arrays = {
+            name: (self._blank(target) if self.holes and cell is None else target.encode(cell))[None]
+            for (name, target), cell in zip(self.targets.items(), value, strict=True)
         }
+        if self.holes:
+            arrays[KNOWN] = np.array([[cell is not None for cell in value]])
+            if not arrays[KNOWN].any():
+                raise DataError("is empty")
+        return arrays
+
+    def _blank(self, target: Target) -> NDArray:
+        """What stands where nothing is known, and is never looked at: zeros of an event's shape and type."""
+        likelihood = target.likelihood
+        return np.zeros_like(likelihood.sample(torch.zeros(likelihood.width), stream(0, "blank")).detach().numpy())
 
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
-        """(B, 1, ...) by target."""
-        return {name: torch.from_numpy(columns[name].dense()) for name in self.names}
+        """(B, 1, ...) by target; and ``known`` (B, targets)."""
+        found = {name: torch.from_numpy(columns[name].dense()) for name in self.names}
+        if self.holes:
+            found[KNOWN] = torch.from_numpy(columns[KNOWN].dense()[:, 0])
+        return found
 
     def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
         """The one query."""
@@ -86,21 +109,26 @@ class VectorOutput(Output):
         return {name: target(answers) for name, target in self.targets.items()}
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
-        """Summed over the targets."""
-        return torch.stack([t.log_likelihood(theta[n], target[n]).sum(1) for n, t in self.targets.items()]).sum(0)
+        """Summed over the targets that are known."""
+        each = torch.stack([t.log_likelihood(theta[n], target[n]).sum(1) for n, t in self.targets.items()])
+        return (each.masked_fill(~target[KNOWN].T, 0) if self.holes else each).sum(0)
+
+    def count(self, target: Mapping[str, Tensor], like: Tensor) -> Float[Tensor, " B"]:
+        """The cells that are known; without holes one, for there is one answer a row."""
+        return target[KNOWN].sum(1).to(like.dtype) if self.holes else super().count(target, like)
 
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """NLL of the event (a number's in standardised units), by target."""
         terms: dict[str, Tensor] = {}
         weights: dict[str, float] = {}
-        for name, head in self.targets.items():
-            terms[name] = -head.likelihood.log_prob(theta[name], target[name]).sum(1)
+        for i, (name, head) in enumerate(self.targets.items()):
+            own = {name: -head.likelihood.log_prob(theta[name], target[name]).sum(1)}
             if self.smoothing:
                 for extra, term in head.extra(theta[name]).items():
-                    terms[f"{name}.{extra}"] = term.sum(1)
+                    own[f"{name}.{extra}"] = term.sum(1)
                     weights |= {name: 1 - self.smoothing, f"{name}.{extra}": self.smoothing}
-        first = terms[self.names[0]]
-        return Loss(terms, weights, torch.ones_like(first))
+            terms |= {n: t.masked_fill(~target[KNOWN][:, i], 0) for n, t in own.items()} if self.holes else own
+        return Loss(terms, weights, self.count(target, terms[self.names[0]]))
 
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """Arrays (B, ...): there is one answer a row."""

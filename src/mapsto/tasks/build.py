@@ -82,7 +82,8 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
                 **common,
             )
         reader: Reader
-        if simple:
+        row = config.latent > 0 and schema.output.kind == "vector"  # one answer a row, from z alone
+        if simple or row:
             reader = MeanPool()
         elif schema.output.kind in ("sequence", "series", "image"):
             reader = _writer(schema, measured, config, common)
@@ -92,7 +93,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
         inputs = dict(zip(names, parts.inputs, strict=True))
         if not config.latent:
             return Mapper(inputs, encoder, reader, parts.output, masking=config.masking)
-        inner = Perceptron(dim, config.depth, activation=config.activation) if simple else torch.nn.Identity()
+        inner = Perceptron(dim, config.depth, activation=config.activation) if simple or row else torch.nn.Identity()
         how = pool("mean" if simple else config.pool, dim, config.heads)
         return autoencoder(config, inputs, parts.output, encoder=encoder, pool=how, inner=inner, reader=reader)
 

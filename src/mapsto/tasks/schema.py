@@ -86,6 +86,11 @@ class Schema:
         )
 
     @property
+    def again(self) -> bool:
+        """Whether what is read is what is said: then a cell of a table may be missing on both sides."""
+        return bool(self.inputs) and self.inputs[0].columns == self.output.columns
+
+    @property
     def sources(self) -> list[str]:
         """The columns read for the inputs."""
         names = [c for field in self.inputs for c, _ in field.columns]
@@ -123,7 +128,7 @@ class Schema:
             even(self.output.name, row.target[0], row.number, seen)
         if row.target is not None and self.output.kind == "vector":
             for (column, kind), cell in zip(self.output.columns, row.target, strict=True):
-                if kind == "number":
+                if kind == "number" and cell is not None:
                     even(column, cell, row.number, seen)
 
     def _row(self, table: Table, chunk: Chunk, i: int, index: int, targets: bool) -> Row:
@@ -132,8 +137,13 @@ class Schema:
         target = None
         if targets:
             items = self.output.kind == "items"
+            holes = self.again and self.output.kind == "vector"
             target = tuple(
-                _file(cells[c], c, table) if k in FILES else convert(cells[c], f"items-{k}" if items else k, c)
+                None
+                if holes and cells[c] is None
+                else _file(cells[c], c, table)
+                if k in FILES
+                else convert(cells[c], f"items-{k}" if items else k, c)
                 for c, k in self.output.columns
             )
             if self.output.kind == "items":
@@ -285,12 +295,12 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
     return Schema(inputs, output, config.times, tuple(config.missing)), summaries
 
 
-AGAIN = ("image", "sequence")
+AGAIN = ("image", "sequence", "vector")
 """Inputs that there are outputs of: what an autoencoder can say again."""
 
 
 def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dict[str, Summary]]:
-    """What an autoencoder reads and says again: one picture or sequence.
+    """What an autoencoder reads and says again: one picture or sequence, or the columns of a table.
 
     Args:
         config: the columns as the user named them; with none, pictures if there are any. A target is not read: it is what
@@ -308,12 +318,13 @@ def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dic
     summaries = describe(table, [c for c, _ in sources])
     if not config.inputs:
         pictures = [c for c, _ in sources if infer(summaries[c]).kind == "image"]
-        sources = [(c, "") for c in pictures or [c for c, _ in sources if c.lower() not in USUAL]]
+        sources = [(c, k) for c, k in sources if (c in pictures if pictures else c.lower() not in USUAL)]
     inputs = _inputs(table, sources, summaries, config)
     if len(inputs) != 1 or inputs[0].kind not in AGAIN:
         found = ", ".join(f"{field.name} ({field.kind})" for field in inputs) or "nothing"
         raise ConfigError(
-            f"an autoencoder reads and says again one of {' or '.join(AGAIN)}, here it is {found}.   Say --from COLUMN:KIND"
+            f"an autoencoder says again one picture, one sequence, or the columns of a table; here it is {found}.   Say "
+            "--from COLUMN:KIND"
         )
     (field,) = inputs
     output = Field(field.name, field.kind, field.columns)

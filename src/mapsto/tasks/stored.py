@@ -130,6 +130,7 @@ class Settings(Strict):
     size: Annotated[list[Side], Field(min_length=2, max_length=2)] = [1, 1]
     density: str = Field("", max_length=200)
     binarise: bool = False
+    holes: bool = False
 
     @model_validator(mode="after")
     def alike(self) -> Self:
