@@ -28,7 +28,8 @@ from mapsto.inputs.latent import LatentInput
 from mapsto.likelihoods.bernoulli import BernoulliLikelihood
 from mapsto.models.bound import Bound, Elbo, Iwae
 from mapsto.models.mapper import Batch, Mapper
-from mapsto.models.vae import VAE, Binarise
+from mapsto.models.rework import Binarise
+from mapsto.models.vae import VAE
 from mapsto.nn.initial import initialise
 from mapsto.nn.perceptron import Perceptron
 from mapsto.nn.pool import MeanPool
@@ -56,7 +57,7 @@ def net(
     mean: float = 0.0,
     scale: float = 1.0,
     bound: Bound | None = None,
-    rework: Binarise | None = None,
+    rework: Sequence[Binarise] = (),
 ) -> VAE:
     """Perceptrons with ``depth`` hidden layers of ``dim`` on both sides; a linear model at depth 0."""
     source = ImageInput(dim, channels=1, mean=[mean], scale=[scale], patch=max(size), stem="patches")
@@ -117,9 +118,9 @@ def judge(model: VAE, pixels: NDArray[np.uint8], ks: Sequence[int] = (1, 5, 50, 
     for at in range(0, len(pixels), 50):
         rows = np.arange(at, min(at + 50, len(pixels)))
         batch = feed.batch(rows)
-        if model.rework is not None:
+        for rework in model.rework:
             uniform = torch.rand(batch["target"]["pixels"].shape, generator=stream(0, "test bits", at))
-            batch = model.rework.at(batch, uniform)
+            batch = rework.at(batch, uniform)
         parts.append((rows, batch))
     return weigh(model, parts, ks=ks)
 
@@ -255,7 +256,14 @@ def binarised(data: dict[str, Any], epochs: int) -> tuple[dict[int, Evidence], d
     for k in (1, 5):
         bound: Bound = Elbo() if k == 1 else Iwae(k)
         model = net(
-            (28, 28), latent=50, dim=200, depth=2, noise="bernoulli", activation="tanh", bound=bound, rework=Binarise()
+            (28, 28),
+            latent=50,
+            dim=200,
+            depth=2,
+            noise="bernoulli",
+            activation="tanh",
+            bound=bound,
+            rework=[Binarise()],
         )
         # The plain loop's share of the steps is timed before, its rest is the same.
         part = max(300, steps // 20)

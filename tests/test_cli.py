@@ -331,6 +331,7 @@ def test_doctor_and_demo_answer():
     assert max(report["attention"].values()) < 1e-5
     assert set(json.loads(mapsto("demo", "--json")[0])) == {
         *("peptides", "languages", "digits", "clothes", "clothes-vae"),
+        *("storms", "peptides-vae"),
         *("words", "verses", "play", "midi"),
     }
 

@@ -17,7 +17,8 @@ from mapsto.inputs.image import ImageInput
 from mapsto.inputs.latent import LatentInput
 from mapsto.models.bound import Elbo, Iwae, Reconstruction, Weighed
 from mapsto.models.mapper import Mapper
-from mapsto.models.vae import VAE, Binarise
+from mapsto.models.rework import Binarise
+from mapsto.models.vae import VAE
 from mapsto.nn.initial import initialise
 from mapsto.nn.perceptron import Perceptron
 from mapsto.nn.pool import MeanPool
@@ -43,7 +44,7 @@ def build(
     noise="gaussian",
     posterior="normal",
     bound=None,
-    rework=None,
+    rework=(),
     mean=0.5,
     scale=0.3,
     seed=0,

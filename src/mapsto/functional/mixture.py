@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["Mixture"]
+__all__ = ["Mixture", "normal_quantile"]
 
 LOG_TAU = math.log(2 * math.pi)
 
@@ -77,3 +77,23 @@ class Mixture:
     def responsibility(self, x: Float[Tensor, "N D"]) -> Float[Tensor, "N K"]:
         """p(k | x)."""
         return torch.softmax(self.parts(x), 1)
+
+
+def normal_quantile(
+    p: float, weight: Float[Tensor, "S ..."], mean: Float[Tensor, "S ..."], sigma: Float[Tensor, "S ..."]
+) -> Float[Tensor, "..."]:
+    """Where Σ_s w_s Φ((x − μ_s) / σ_s) = p, by bisection between the quantiles of the single ones: 52 halvings.
+
+    Args:
+        p: above 0 and below 1.
+        weight: w ≥ 0, which sum to 1 over S.
+        mean: μ.
+        sigma: σ > 0.
+    """
+    each = mean + sigma * torch.special.ndtri(torch.as_tensor(p, dtype=mean.dtype, device=mean.device))
+    low, high = each.amin(0), each.amax(0)
+    for _ in range(52):
+        middle = 0.5 * (low + high)
+        below = (weight * torch.special.ndtr((middle - mean) / sigma)).sum(0) < p
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return 0.5 * (low + high)

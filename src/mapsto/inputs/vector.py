@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -120,12 +121,25 @@ class VectorInput(Input):
         if self.numbers:
             hole = torch.isnan(numbers)
             weighed = numbers.masked_fill(hole, 0)[..., None] * self.weight
-            items = torch.stack([w.sum(1) for w in weighed.split(self.widths, 1)], 1) + self.offset
-            gone = torch.stack([h.any(1) for h in hole.split(self.widths, 1)], 1)[..., None]
-            parts.append(torch.where(gone, self.missing, items))
+            if max(self.widths) > 1:
+                weighed = torch.stack([w.sum(1) for w in weighed.split(self.widths, 1)], 1)
+                hole = torch.stack([h.any(1) for h in hole.split(self.widths, 1)], 1)
+            parts.append(torch.where(hole[..., None], self.missing, weighed + self.offset))
         if self.embedding is not None:
             parts.append(self.embedding(labels))
         return Collection.build(torch.cat(parts, 1))
+
+    def hide(self, batch: Mapping[str, Tensor], hidden: Bool[Tensor, "B C"]) -> dict[str, Tensor]:
+        """The same rows without some cells, by their columns in order."""
+        order = {id(c): i for i, c in enumerate(self.columns)}
+        numbers, labels = batch["numbers"], batch["labels"]
+        if self.numbers:
+            at = torch.tensor([order[id(c)] for c, n in zip(self.numbers, self.widths, strict=True) for _ in range(n)])
+            numbers = numbers.masked_fill(hidden[:, at.to(hidden.device)], torch.nan)
+        if self.labels:
+            at = torch.tensor([order[id(c)] for c in self.labels], device=hidden.device)
+            labels = torch.where(hidden[:, at], torch.tensor(self.starts).to(labels), labels)
+        return {**batch, "numbers": numbers, "labels": labels}
 
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
         """The number of columns, for every row."""

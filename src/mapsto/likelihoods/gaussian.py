@@ -11,10 +11,23 @@ from torch.distributions import constraints
 from mapsto.errors import ConfigError
 from mapsto.likelihoods import Likelihood, floored, refuse, wide
 
-__all__ = ["GaussianLikelihood"]
+__all__ = ["GaussianLikelihood", "learned", "normal"]
 
 FASTER = 10.0
 SIGMAS = ("shared", "dims", "datum")
+
+
+def normal(
+    mu: Float[Tensor, "... D"], log_sigma: Float[Tensor, "... D"], x: Float[Tensor, "... D"]
+) -> Float[Tensor, "... D"]:
+    """Log N(x; μ, σ²), each number by itself."""
+    scaled = (x - mu) * torch.exp(-log_sigma)
+    return -0.5 * (scaled * scaled + 2 * log_sigma + math.log(2 * math.pi))
+
+
+def learned(raw: Float[Tensor, " D"]) -> Float[Tensor, " D"]:
+    """Log σ of what all data share, from its parameter."""
+    return floored(FASTER * raw)
 
 
 class GaussianLikelihood(Likelihood):
@@ -56,13 +69,11 @@ class GaussianLikelihood(Likelihood):
             return mu, torch.full_like(mu, math.log(self.fixed))
         if self.log_sigma is None:
             return mu, floored(theta[..., self.dims :])
-        return mu, floored(FASTER * self.log_sigma).to(mu.dtype).expand_as(mu)
+        return mu, learned(self.log_sigma).to(mu.dtype).expand_as(mu)
 
     def log_prob(self, theta: Float[Tensor, "... width"], x: Float[Tensor, "... D"]) -> Float[Tensor, "..."]:
         """Summed over the D numbers."""
-        mu, log_sigma = self.split(theta)
-        scaled = (x - mu) * torch.exp(-log_sigma)
-        return -0.5 * (scaled * scaled + 2 * log_sigma + math.log(2 * math.pi)).sum(-1)
+        return normal(*self.split(theta), x).sum(-1)
 
     def mean(self, theta: Float[Tensor, "... width"]) -> Float[Tensor, "... D"]:
         """μ."""

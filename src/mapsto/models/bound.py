@@ -10,7 +10,7 @@ from torch import Tensor
 from mapsto.errors import ConfigError
 from mapsto.functional.divergence import iwae
 
-__all__ = ["Bound", "Elbo", "Iwae", "Reconstruction", "Weighed"]
+__all__ = ["Bound", "Capacity", "Elbo", "Iwae", "Reconstruction", "Weighed"]
 
 Free = Callable[[Float[Tensor, "B Z"]], Float[Tensor, " B"]]
 
@@ -58,6 +58,11 @@ class Bound(ABC):
         """To minimise, at an optimiser step counted from 0."""
 
 
+def rise(step: int, warmup: int) -> float:
+    """min(1, (t + 1) / warmup): from 0 to 1 with the optimiser's steps."""
+    return min(1.0, (step + 1) / warmup) if warmup else 1.0
+
+
 class Elbo(Bound):
     """E_q[log p(x | z)] − β(t) KL(q(z | x) ‖ p(z)), with β(t) = β min(1, (t + 1) / warmup).
 
@@ -83,7 +88,7 @@ class Elbo(Bound):
 
     def weight(self, step: int) -> float:
         """β(t)."""
-        return self.beta * (min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0)
+        return self.beta * rise(step, self.warmup)
 
     def terms(self, found: Weighed, step: int) -> tuple[dict[str, Tensor], dict[str, float]]:
         """``reconstruction`` and ``kl``."""
@@ -95,6 +100,32 @@ class Elbo(Bound):
                 )
             kl = self.free(found.kl)
         return {"reconstruction": -found.log_likelihood.mean(0), "kl": kl}, {"kl": self.weight(step)}
+
+
+class Capacity(Bound):
+    """E_q[log p(x | z)] − β |KL(q(z | x) ‖ p(z)) − C(t)| of each row, with C(t) = C min(1, (t + 1) / warmup).
+
+    The KL is driven to C nats, from either side: what is let through is said beforehand, and rises slowly. This is no bound
+    on log p(x).
+
+    Args:
+        nats: C.
+        beta: β.
+        warmup: steps until C(t) is C.
+
+    Reference: Burgess et al., Understanding disentangling in β-VAE, 2018.
+    """
+
+    def __init__(self, nats: float, *, beta: float = 1.0, warmup: int = 0):
+        if not nats >= 0 or beta < 0 or warmup < 0:
+            raise ConfigError(f"bound: a capacity of {nats} nats, beta={beta}, warmup={warmup}; expected none below 0")
+        self.nats, self.beta, self.warmup = nats, beta, warmup
+
+    def terms(self, found: Weighed, step: int) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """``reconstruction`` and ``capacity``."""
+        wanted = self.nats * rise(step, self.warmup)
+        off = (found.divergence - wanted).abs()
+        return {"reconstruction": -found.log_likelihood.mean(0), "capacity": off}, {"capacity": self.beta}
 
 
 class Iwae(Bound):

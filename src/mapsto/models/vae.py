@@ -1,9 +1,9 @@
 """Variational autoencoders: two maps, x ↦ q(z | x) and z ↦ p(x | z), tied by one bound."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.errors import ConfigError
@@ -12,6 +12,7 @@ from mapsto.inputs.latent import LatentInput
 from mapsto.likelihoods import wide
 from mapsto.models.bound import Bound, Elbo, Weighed
 from mapsto.models.mapper import Batch, Mapper
+from mapsto.models.rework import Rework
 from mapsto.nn.loss import Loss
 from mapsto.nn.target import LatentTarget
 from mapsto.noise import Random
@@ -19,38 +20,7 @@ from mapsto.outputs import Output, Theta
 from mapsto.posteriors import Belief
 from mapsto.priors import Prior
 
-__all__ = ["VAE", "Binarise"]
-
-
-class Binarise(Random):
-    """Pixels drawn black or white, with their grey value as the probability of white, anew at every step.
-
-    Input and target get the same bits. In eval mode nothing is drawn: give :meth:`at` numbers of your own.
-
-    Reference: Salakhutdinov and Murray, On the quantitative analysis of deep belief networks, 2008.
-    """
-
-    purpose = "binarise"
-
-    def forward(self, batch: Batch) -> Batch:
-        """A batch whose pixels are 0 or 255."""
-        if not self.training:
-            return batch
-        grey = batch["target"]["pixels"]
-        source, words = self.draw(grey.device), (grey.numel() + 3) // 4
-        drawn = torch.empty(words, dtype=torch.int64, device=grey.device).random_(-(2**63), None, generator=source)
-        # Four numbers of 16 bits a draw: white with probability grey / 255, rounded up to a multiple of 2⁻¹⁶.
-        u = drawn.view(torch.int16)[: grey.numel()].view(grey.shape).int() + 32768
-        return self.put(batch, u * 255 < grey.int() * 65536)
-
-    def at(self, batch: Batch, uniform: Float[Tensor, "B h w C"]) -> Batch:
-        """White where u · 255 < the grey value."""
-        return self.put(batch, 255 * uniform < batch["target"]["pixels"])
-
-    def put(self, batch: Batch, white: Bool[Tensor, "B h w C"]) -> Batch:
-        """The batch with pixels of these colours, wherever it has pixels."""
-        bits = white.to(torch.uint8) * 255
-        return {name: {**part, "pixels": bits} if "pixels" in part else part for name, part in batch.items()}
+__all__ = ["VAE"]
 
 
 class Noise(Random):
@@ -82,7 +52,7 @@ class VAE(nn.Module):
         prior: p(z).
         decoder: its one input is called ``latent``.
         bound: what is maximised; the ELBO by default.
-        rework: what is done to every batch first, such as :class:`Binarise`.
+        rework: what is done to every batch first, one after the other (:mod:`mapsto.models.rework`).
 
     Reference: Kingma and Welling, Auto-encoding variational Bayes, 2014; Rezende, Mohamed and Wierstra, 2014.
     """
@@ -94,7 +64,7 @@ class VAE(nn.Module):
         decoder: Mapper,
         *,
         bound: Bound | None = None,
-        rework: Binarise | None = None,
+        rework: Iterable[Rework] = (),
     ):
         super().__init__()
         target, source = encoder.output.targets.get("latent"), decoder.sources.get("latent")
@@ -107,7 +77,7 @@ class VAE(nn.Module):
         self.encoder, self.prior, self.decoder = encoder, prior, decoder
         self.target = (target,)  # not a module of this one, too
         self.bound = bound or Elbo()
-        self.rework = rework
+        self.rework = nn.ModuleList(rework)
         self.noise = Noise()
 
     @property
@@ -176,8 +146,8 @@ class VAE(nn.Module):
 
     def loss(self, batch: Batch) -> Loss:
         """The bound's terms of a batch, counted by the numbers or tokens of the target."""
-        if self.rework is not None:
-            batch = self.rework(batch)
+        for rework in self.rework:
+            batch = rework(batch)
         belief = self.believe(batch)
         if self.bound.drawn:
             found = self.weigh(batch, self.noise(self.bound.samples, belief.mean), belief)

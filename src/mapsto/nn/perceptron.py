@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from mapsto.collection import Collection
 from mapsto.nn.transformer import activated
 
-__all__ = ["Perceptron"]
+__all__ = ["Joined", "Perceptron"]
 
 
 class Perceptron(nn.Module):
@@ -18,7 +18,7 @@ class Perceptron(nn.Module):
     Args:
         dim: D.
         depth: K.
-        activation: one of ``gelu``, ``relu``, ``silu``, ``tanh``.
+        activation: one of ``gelu``, ``relu``, ``silu``, ``tanh``, ``identity``, with which all is linear.
     """
 
     def __init__(self, dim: int, depth: int, *, activation: str = "gelu"):
@@ -37,3 +37,25 @@ class Perceptron(nn.Module):
         for layer in self.layers:
             items = self.activation(layer(items))
         return items
+
+
+class Joined(nn.Module):
+    """All items as one, Σ_n x_n / √N over the N that are there, and then what is given.
+
+    Of a table, whose items are w_c x_c + b_c, or a vector of its own where x_c is missing, that is the first layer of a
+    perceptron that is told the numbers and which of them are missing.
+
+    Args:
+        then: what treats the one item.
+    """
+
+    def __init__(self, then: nn.Module):
+        super().__init__()
+        self.then = then
+
+    def forward(self, x: Collection) -> Collection:
+        """One item."""
+        there = x.valid.sum(1).clamp(min=1).to(x.items.dtype)
+        total = x.items.masked_fill(~x.valid[..., None], 0).sum(1) / there.sqrt()[:, None]
+        found: Collection = self.then(Collection.build(total[:, None]))
+        return found

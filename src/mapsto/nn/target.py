@@ -223,6 +223,11 @@ class NumberTarget(Target):
             raise DataError(f"{x.size} numbers where the model was trained on {self.mean.size}")
         return ((x - self.mean) / self.scale).astype(np.float32)
 
+    @property
+    def spread(self) -> nn.Parameter | None:
+        """Of a single number whose σ is learned for all rows, the parameter: many such can be computed at once."""
+        return self.likelihood.log_sigma if len(self.mean) == 1 else None
+
     def log_likelihood(self, theta: Float[Tensor, "B L width"], event: Tensor) -> Float[Tensor, "B L"]:
         """The density of the number itself: that of the standardised one, divided by the scale."""
         return self.likelihood.log_prob(theta, event) - float(np.log(self.scale).sum())

@@ -35,7 +35,13 @@ __all__ = [
 
 Batch = TypeVar("Batch", Collection, Packed)
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "gelu": nn.GELU,
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "identity": nn.Identity,
+}
 
 
 def activated(name: str) -> nn.Module:
@@ -314,7 +320,7 @@ class Encoder(Stack):
         position: a position object; :class:`~mapsto.nn.position.NoPosition` by default (a set).
         norm: :class:`PreNorm` (default) or :class:`PostNorm`.
         hidden: width inside the feed-forward, 4 D by default.
-        activation: one of ``gelu``, ``relu``, ``silu``, ``tanh``.
+        activation: one of ``gelu``, ``relu``, ``silu``, ``tanh``, ``identity``.
         dropout: on the entrance and on every branch.
         eps: of the norms.
         normalise: see :class:`~mapsto.nn.multihead.MultiheadAttention`.

@@ -5,19 +5,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mapsto.collection import Collection
 from mapsto.errors import DataError
+from mapsto.likelihoods import wide
+from mapsto.likelihoods.gaussian import learned, normal
 from mapsto.nn.loss import Loss
-from mapsto.nn.target import TARGETS, Target
+from mapsto.nn.target import TARGETS, LabelTarget, NumberTarget, Target
 from mapsto.outputs import Output, Theta
 from mapsto.ragged import Rows
-from mapsto.stream import stream
 
-__all__ = ["VectorOutput"]
+__all__ = ["KNOWN", "VectorOutput"]
 
 KNOWN = "\tknown"
 """The column that says which cells are known: a name that no target has."""
@@ -50,6 +52,11 @@ class VectorOutput(Output):
         """By name."""
         return dict(zip(self.names, self.heads, strict=True))  # type: ignore[arg-type]
 
+    def _parted(self) -> tuple[dict[str, NumberTarget], dict[str, Target]]:
+        """Single numbers with a σ for all rows, which are computed at once; and the others."""
+        alike = {n: t for n, t in self.targets.items() if isinstance(t, NumberTarget) and t.spread is not None}
+        return alike, {n: t for n, t in self.targets.items() if n not in alike}
+
     @classmethod
     def measure(
         cls,
@@ -77,20 +84,18 @@ class VectorOutput(Output):
 
     def parse(self, value: Sequence[Any]) -> dict[str, NDArray]:
         """One array a target; and ``known`` (1, targets), where cells may be missing."""
-        arrays = {
-            name: (self._blank(target) if self.holes and cell is None else target.encode(cell))[None]
-            for (name, target), cell in zip(self.targets.items(), value, strict=True)
-        }
-        if self.holes:
-            arrays[KNOWN] = np.array([[cell is not None for cell in value]])
-            if not arrays[KNOWN].any():
-                raise DataError("is empty")
-        return arrays
-
-    def _blank(self, target: Target) -> NDArray:
-        """What stands where nothing is known, and is never looked at: zeros of an event's shape and type."""
-        likelihood = target.likelihood
-        return np.zeros_like(likelihood.sample(torch.zeros(likelihood.width), stream(0, "blank")).detach().numpy())
+        if not self.holes:
+            return {n: t.encode(cell)[None] for (n, t), cell in zip(self.targets.items(), value, strict=True)}
+        # A label that was never seen has no likelihood: it counts as not known.
+        known = [
+            cell is not None and not (isinstance(t, LabelTarget) and cell not in t.classes)
+            for t, cell in zip(self.targets.values(), value, strict=True)
+        ]
+        if not any(known):
+            raise DataError("has no cell that is known")
+        cells = zip(self.targets.items(), value, known, strict=True)
+        arrays = {n: t.encode(cell if there else _some(t))[None] for (n, t), cell, there in cells}
+        return {**arrays, KNOWN: np.array([known])}
 
     def gather(self, columns: Mapping[str, Rows]) -> dict[str, Tensor]:
         """(B, 1, ...) by target; and ``known`` (B, targets)."""
@@ -99,6 +104,10 @@ class VectorOutput(Output):
             found[KNOWN] = torch.from_numpy(columns[KNOWN].dense()[:, 0])
         return found
 
+    def hide(self, target: Mapping[str, Tensor], hidden: Bool[Tensor, "B C"]) -> dict[str, Tensor]:
+        """The same rows without some cells, by their targets in order."""
+        return {**target, KNOWN: target[KNOWN] & ~hidden}
+
     def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
         """The one query."""
         size = memory.valid.shape[0]
@@ -106,11 +115,24 @@ class VectorOutput(Output):
 
     def forward(self, answers: Float[Tensor, "B 1 D"]) -> Theta:
         """θ by target."""
-        return {name: target(answers) for name, target in self.targets.items()}
+        alike, others = self._parted()
+        found = {name: target(answers) for name, target in others.items()}
+        if alike:
+            weight, bias = (torch.cat([getattr(t.head, n) for t in alike.values()]) for n in ("weight", "bias"))
+            found |= dict(zip(alike, F.linear(answers, weight, bias).split(1, -1), strict=True))
+        return {name: found[name] for name in self.names}
 
     def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
         """Summed over the targets that are known."""
-        each = torch.stack([t.log_likelihood(theta[n], target[n]).sum(1) for n, t in self.targets.items()])
+        alike, others = self._parted()
+        found = {name: head.log_likelihood(theta[name], target[name]).sum(1) for name, head in others.items()}
+        if alike:
+            mu, x = (torch.cat([of[name] for name in alike], -1) for of in (theta, target))
+            spread = learned(torch.cat([t.spread for t in alike.values() if t.spread is not None]))
+            scale = torch.tensor([float(t.scale[0]) for t in alike.values()], dtype=torch.float64).log().to(spread)
+            log_p = normal(wide(mu), spread.expand_as(mu), x) - scale
+            found |= dict(zip(alike, log_p.sum(1).unbind(-1), strict=True))
+        each = torch.stack([found[name] for name in self.names])
         return (each.masked_fill(~target[KNOWN].T, 0) if self.holes else each).sum(0)
 
     def count(self, target: Mapping[str, Tensor], like: Tensor) -> Float[Tensor, " B"]:
@@ -133,3 +155,8 @@ class VectorOutput(Output):
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """Arrays (B, ...): there is one answer a row."""
         return {n: {k: v[:, 0] for k, v in t.predict(theta[n]).items()} for n, t in self.targets.items()}
+
+
+def _some(target: Target) -> Any:
+    """What stands where nothing is known, and is never looked at."""
+    return target.mean.tolist() if isinstance(target, NumberTarget) else target.settings()["classes"][0]

@@ -25,6 +25,10 @@ from mapsto.tasks.written import alone, units, written
 __all__ = ["describe_map", "result_lines", "token_counts", "whole"]
 
 
+FURTHER = ("imputation_rmse",)
+"""What is shown of simple models beside the first of the metrics that they have."""
+
+
 def describe_map(
     dataset: Dataset,
     config: Config,
@@ -164,6 +168,7 @@ def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:
         value, own = values[short], metrics[f"{prefix}{short}"]
         better = own is not None and (value > own if short in HIGHER else value < own)
         mark = "   ! the simple model does better" if better else ""
+        mark = "".join([mark, *(f"   {n} {values[n]:.4g}" for n in FURTHER if values.get(n) is not None)])
         lines.append(
             f"{'beside' if title == next(iter(result['baselines'])) else '':<14}{plain or title}: {short} {value:.4g}{mark}"
         )

@@ -16,7 +16,7 @@ from mapsto.models.mapper import Mapper
 from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.initial import initialise
 from mapsto.nn.memory import CompositeMemory, GatedMemory, Recall
-from mapsto.nn.perceptron import Perceptron
+from mapsto.nn.perceptron import Joined, Perceptron
 from mapsto.nn.pool import MeanPool, pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from mapsto.nn.reader import Keep, Reader
@@ -69,7 +69,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
         encoder: torch.nn.Module = torch.nn.Identity()  # of a language model, which has nothing to encode
         simple = config.latent > 0 and flat(parts.output)
         if simple:
-            encoder = Perceptron(dim, config.depth, activation=config.activation)
+            encoder = Joined(Perceptron(dim, config.depth, activation=config.activation))
         elif schema.inputs:
             encoder = Encoder(
                 dim,
@@ -82,8 +82,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
                 **common,
             )
         reader: Reader
-        row = config.latent > 0 and schema.output.kind == "vector"  # one answer a row, from z alone
-        if simple or row:
+        if simple:
             reader = MeanPool()
         elif schema.output.kind in ("sequence", "series", "image"):
             reader = _writer(schema, measured, config, common)
@@ -93,7 +92,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
         inputs = dict(zip(names, parts.inputs, strict=True))
         if not config.latent:
             return Mapper(inputs, encoder, reader, parts.output, masking=config.masking)
-        inner = Perceptron(dim, config.depth, activation=config.activation) if simple or row else torch.nn.Identity()
+        inner = Perceptron(dim, config.depth, activation=config.activation) if simple else torch.nn.Identity()
         how = pool("mean" if simple else config.pool, dim, config.heads)
         return autoencoder(config, inputs, parts.output, encoder=encoder, pool=how, inner=inner, reader=reader)
 

@@ -163,7 +163,10 @@ class ModelConfig(Section):
     )
     norm: Literal["pre", "post"] = Field("pre", description="place of the norms: pre, post")
     hidden: int = Field(0, description="width inside the feed-forward; 0: four times dim", ge=0, le=1 << 20)
-    activation: Literal["gelu", "relu", "silu", "tanh"] = Field("gelu", description="gelu, relu, silu, tanh")
+    activation: Literal["gelu", "relu", "silu", "tanh", "identity"] = Field(
+        "gelu",
+        description="gelu, relu, silu, tanh; identity: perceptrons are linear, and an autoencoder is factor analysis",
+    )
     normalise: bool | None = Field(
         None, description="normalise queries and keys, with a learned temperature; null: with favor attention"
     )
@@ -205,10 +208,26 @@ class TrainConfig(Section):
     average: float = Field(0.99, description="decay of the averaged weights; 0: none", ge=0, lt=1)
     smoothing: float = Field(0.0, description="label smoothing", ge=0, lt=1)
     bound: str = Field(
-        "elbo", description="what an autoencoder maximises: elbo, elbo:samples=5, iwae:5, reconstruction (no KL)"
+        "elbo",
+        description="what an autoencoder maximises: elbo, elbo:samples=5, iwae:5, capacity:20 (nats that the KL is driven to), "
+        "reconstruction (no KL)",
     )
     beta: float = Field(1.0, description="weight of the KL in training; reports are at 1", ge=0, le=1e9)
-    beta_warmup: float = Field(0.0, description="share of the steps in which that weight rises from 0", ge=0, le=1)
+    beta_warmup: float = Field(
+        0.0, description="share of the steps in which that weight, or the capacity, rises from 0", ge=0, le=1
+    )
+    hide: float = Field(
+        0.5,
+        description="of a table, share of the rows that lose cells in training, so that any hole can be filled",
+        ge=0,
+        lt=1,
+    )
+    noise: float = Field(
+        0.0,
+        description="deviation of noise on what an autoencoder reads (pixels are 0 to 1): it learns to clean",
+        ge=0,
+        lt=1,
+    )
     free: str = Field("", description="free bits in nats: dims:0.1 (of a dimension), batch:0.1 (on average), total:2")
     evaluate_every: int = Field(
         0, description="steps between evaluations; 0: an epoch, at most 40 in all", ge=0, le=MANY

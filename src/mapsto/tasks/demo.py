@@ -1,11 +1,13 @@
 """Small real data sets that ship with the package, and the settings that suit them."""
 
+import calendar
 import csv
 import gzip
 import json
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from importlib.resources import files
 from io import BytesIO
 from typing import Any
@@ -54,6 +56,11 @@ def peptides() -> list[dict[str, str]]:
     lines = csv.reader(_file("amp.csv.gz").decode().splitlines()[1:])
     names = {"0": "other", "1": "antimicrobial"}
     return [{"sequence": s.strip(), "label": names[y.strip()]} for s, y in lines]
+
+
+def antimicrobial() -> dict[str, list[str]]:
+    """Those of them that are antimicrobial, each once."""
+    return {"sequence": sorted({row["sequence"] for row in peptides() if row["label"] == "antimicrobial"})}
 
 
 def languages() -> list[dict[str, str]]:
@@ -114,6 +121,29 @@ def pieces() -> dict[str, list[bytes]]:
     """16 pieces of music of many instruments, as MIDI files."""
     with zipfile.ZipFile(BytesIO(_file("freedoom_midi.zip"))) as archive:
         return {"music": [archive.read(name) for name in sorted(archive.namelist())]}
+
+
+HOURS, PLACES = (6, 12, 24), ("latitude", "longitude", "wind")
+
+
+def storms() -> list[dict[str, Any]]:
+    """2,906 fixes of 512 storms of the Atlantic, one in four: where, how strong, and the same 6, 12 and 24 hours on.
+
+    What comes after a storm's last fix is missing.
+    """
+    found = list(csv.DictReader(_file("storms.csv.gz").decode().splitlines()))
+    when = [datetime.strptime("{year} {month} {day} {hour}".format(**row), "%Y %m %d %H") for row in found]
+    names = [f"{row['name']} {row['year']}" for row in found]
+    at = {(name, time): row for name, time, row in zip(names, when, found, strict=True)}
+    rows = []
+    for name, time, now in list(zip(names, when, found, strict=True))[::4]:
+        row: dict[str, Any] = {"storm": name, "month": calendar.month_name[time.month]}
+        for hours in (0, *HOURS):
+            then = now if hours == 0 else at.get((name, time + timedelta(hours=hours)), {})
+            for short, long in zip(("lat", "long", "wind"), PLACES, strict=True):
+                row[f"{long} +{hours}h" if hours else long] = float(then[short]) if then else None
+        rows.append(row)
+    return rows
 
 
 SHORT = {
@@ -248,6 +278,37 @@ DEMOS: dict[str, Demo] = {
         ["image"],
         [],
         {"data.split": "split", "model.latent": 10, "train.epochs": 100},
+    ),
+    "storms": Demo(
+        "table -> table",
+        "which cells are missing, and what would they be?",
+        storms,
+        ["month:label", *(f"{c}{h}:number" for h in ("", *(f" +{h}h" for h in HOURS)) for c in PLACES)],
+        [],
+        {
+            "data.group": "storm",
+            "model.latent": 8,
+            "train.lr": 0.004,
+            "train.epochs": 120,
+            "train.beta_warmup": 0.4,
+            "train.hide": 0.3,
+        },
+    ),
+    "peptides-vae": Demo(
+        "sequence -> sequence",
+        "which antimicrobial peptides could there be?",
+        antimicrobial,
+        ["sequence:sequence"],
+        [],
+        {
+            "input.vocabulary": "characters",
+            "output.vocabulary": "characters",
+            "model.latent": 8,
+            "model.dim": 96,
+            "train.free": "dims:0.2",
+            "train.beta_warmup": 0.3,
+            "train.epochs": 40,
+        },
     ),
 }
 

@@ -1,5 +1,7 @@
 """What an autoencoder says of latent variables: new rows, variations of one, a path between two."""
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,22 @@ from rich.console import Console
 from rich.text import Text
 from torch import Tensor
 
-from mapsto.errors import ConfigError
+from mapsto.errors import ConfigError, did_you_mean
 from mapsto.models.search import Sample, search
 from mapsto.models.vae import VAE
+from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.vector import VectorOutput
 from mapsto.stream import stream
 from mapsto.tasks.pictures.text import visible
-from mapsto.tasks.predict import write_rows
+from mapsto.tasks.predict import named, write_rows
 from mapsto.tasks.run import Run
 from mapsto.vocabulary import BEGIN
 
-__all__ = ["grid", "imagined", "latent", "pictures", "plain", "said", "texts"]
+__all__ = ["cells", "grid", "imagined", "latent", "pictures", "plain", "said", "texts"]
 
-PICTURES, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet")
+PICTURES, TEXTS, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet"), (".jsonl", ".csv", ".parquet")
 
 
 def imagined(
@@ -47,7 +51,7 @@ def imagined(
         count: how many.
         tokens: of a text, the most that are written; 0: what training rows have.
         how: of texts, how tokens are drawn; its seed is that of z.
-        out: pictures to a sheet (``.png``) or an array (``.npz``), texts to the files that sequences are written to.
+        out: pictures to a sheet (``.png``) or an array (``.npz``), texts and rows to the files that predictions go to.
         console: where to print; None prints nothing.
 
     Returns:
@@ -58,11 +62,13 @@ def imagined(
         raise ConfigError("--from and --between are two things.   Say one of them")
     z = latent(run, given, between, count, how.seed)
     output = model.decoder.output
-    known = PICTURES if isinstance(output, ImageOutput) else ROWS
+    known = PICTURES if isinstance(output, ImageOutput) else ROWS if isinstance(output, VectorOutput) else TEXTS
     if out is not None and out.suffix.lower() not in known:
         raise ConfigError(f"--out {out}: {', '.join(known)} are written")
     if isinstance(output, ImageOutput):
         return _drawn(run, output, z, out or Path(f"{run.folder.name}.png"), console)
+    if isinstance(output, VectorOutput):
+        return _listed(cells(model, z, seed=how.seed, mean=between is not None), z, out, console)
     assert isinstance(output, SequenceOutput)
     said = texts(model, z, how, tokens)
     rows: list[dict[str, Any]] = [
@@ -90,10 +96,11 @@ def latent(run: Run, given: Any, between: tuple[Any, Any] | None, count: int, se
     asked = list(between) if between is not None else [given]
     found = []
     for value in asked:
-        feed = run.rows(value)
+        feed = run.rows(_row(value, run.schema.sources) if run.schema.output.kind == "vector" else value)
         if len(feed.rows) != 1:
             raise ConfigError(
-                f"{value}: one row is needed here, found {len(feed.rows)}.   Name one picture, or one text"
+                f"{value}: one row is needed here, found {len(feed.rows)}.   Name one picture, one text, or a row as "
+                '{"column": value, ...}'
             )
         found.append(model.believe(feed.batch(feed.rows)))
     if between is None:
@@ -103,9 +110,26 @@ def latent(run: Run, given: Any, between: tuple[Any, Any] | None, count: int, se
     return torch.lerp(found[0].mean, found[1].mean, share)
 
 
-def said(run: Run, z: Float[Tensor, "N Z"], *, seed: int = 0) -> Any:
-    """What is said of each z: pictures (N, height, width, C) from 0 to 1, or a list of texts."""
+def _row(value: Any, columns: list[str]) -> Any:
+    """A row of a table may be given as a dict, or as one in JSON; what it does not say is missing."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigError(f'{value}: expected a row as {{"column": value, ...}}: {error}') from None
+    if not isinstance(value, Mapping):
+        return value
+    for name in value:
+        if name not in columns:
+            raise ConfigError(f'there is no column "{name}" ({", ".join(columns)}).{did_you_mean(name, columns)}')
+    return [{name: value.get(name) for name in columns}]
+
+
+def said(run: Run, z: Float[Tensor, "N Z"], *, seed: int = 0, mean: bool = False) -> Any:
+    """What is said of each z: pictures (N, height, width, C) from 0 to 1, or a list of texts or of rows of a table."""
     model = run.autoencoder
+    if isinstance(model.decoder.output, VectorOutput):
+        return cells(model, z, seed=seed, mean=mean)
     if isinstance(model.decoder.output, ImageOutput):
         return pictures(model, z)
     return texts(model, z, Sample(seed=seed))
@@ -118,6 +142,26 @@ def pictures(model: VAE, z: Float[Tensor, "N Z"]) -> NDArray[np.float32]:
     assert isinstance(output, ImageOutput)
     parts = [output.predict(model.say(some))[output.name]["value"] for some in z.split(64)]
     return np.clip(np.concatenate(parts), 0, 1).astype(np.float32)
+
+
+@torch.inference_mode()
+def cells(model: VAE, z: Float[Tensor, "N Z"], *, seed: int = 0, mean: bool = False) -> list[dict[str, Any]]:
+    """A row of the table for each z: drawn of p(x | z), noise and all; or the mean and the likeliest label."""
+    output = model.decoder.output
+    assert isinstance(output, VectorOutput)
+    theta, source = model.say(z), stream(seed, "cells", device=z.device)
+    shown = output.predict(theta)
+    columns: dict[str, list[Any]] = {}
+    for name, head in output.targets.items():
+        value = shown[name]["value"]
+        if not mean:
+            value = head.likelihood.sample(theta[name], source)[:, 0].cpu().numpy()
+        if isinstance(head, LabelTarget):
+            columns[name] = [head.classes[int(v)] for v in value]
+        elif isinstance(head, NumberTarget):
+            value = value if mean else value.astype(np.float64) * head.scale + head.mean
+            columns[name] = (value[:, 0] if value.shape[1] == 1 else value).tolist()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 @torch.inference_mode()
@@ -145,6 +189,19 @@ def grid(shown: NDArray, columns: int = 0, *, scale: int = 0, gap: int = 2) -> N
         top, left = gap + i // columns * high, gap + i % columns * across
         sheet[top : top + one.shape[0], left : left + one.shape[1]] = one
     return sheet
+
+
+def _listed(
+    said: list[dict[str, Any]], z: Float[Tensor, "N Z"], out: Path | None, console: Console | None
+) -> list[dict[str, Any]]:
+    if out is not None:
+        write_rows(out, said)
+        if console is not None:
+            console.print(Text(f"{len(said)} rows written to {out}"))
+    elif console is not None and not console.stderr:
+        for row in said:
+            console.print(Text(visible(named(row))), soft_wrap=True)
+    return [row | {"latent": one} for row, one in zip(said, z.tolist(), strict=True)]
 
 
 def _drawn(

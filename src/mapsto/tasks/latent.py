@@ -1,7 +1,6 @@
 """Autoencoders in the verbs: put together from settings, judged by their evidence, beside models whose evidence is exact."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -11,15 +10,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mapsto import kinds
-from mapsto.errors import ConfigError, DataError, did_you_mean
+from mapsto.errors import ConfigError, did_you_mean
 from mapsto.functional.divergence import free_batch, free_dims, free_total
-from mapsto.functional.posterior import Normal, Ppca
 from mapsto.inputs import Input
 from mapsto.inputs.latent import LatentInput
+from mapsto.inputs.vector import VectorInput
 from mapsto.likelihoods.gaussian import GaussianLikelihood
-from mapsto.models.bound import Bound, Elbo, Iwae, Reconstruction
+from mapsto.models.bound import Bound, Capacity, Elbo, Iwae, Reconstruction
 from mapsto.models.mapper import Batch, Mapper
-from mapsto.models.vae import VAE, Binarise
+from mapsto.models.rework import Binarise, Corrupt, Hide
+from mapsto.models.vae import VAE
 from mapsto.nn.reader import Reader
 from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
@@ -27,29 +27,25 @@ from mapsto.outputs.vector import VectorOutput
 from mapsto.ragged import evenly
 from mapsto.stream import stream
 from mapsto.tasks.config import Config, ModelConfig, TrainConfig
+from mapsto.tasks.exact import WIDE, simple
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.holes import hidden
 from mapsto.training.evidence import LADDER, ROOM, Evidence, aggregate, refine, weigh
 
-__all__ = ["autoencoder", "beliefs", "bound", "evidence", "flat", "judged", "validated"]
+__all__ = ["autoencoder", "beliefs", "bound", "evidence", "flat", "judged", "learned", "validated"]
 
 FREE = {"dims": free_dims, "batch": free_batch, "total": free_total}
 REFINED = 100
 """Rows whose beliefs are refined, to see what amortisation costs."""
-PRINCIPAL = (10, 50)
-"""Latent dimensions of probabilistic PCA, beside the model's own."""
-WIDE = 4096
-"""Numbers of a row above which no covariance is made of them."""
 IDLE = 0.01
 """Nats below which a dimension says nothing."""
 MOST, FLAT = 1 << 21, 1 << 24
 """Queries that may be asked for a report, over all rows and draws: of a transformer, of perceptrons."""
-LEAST = 1e-6
-"""The least variance of a pixel in the simple models."""
 
 
 def flat(output: Output) -> bool:
-    """Whether a picture is one patch, so that perceptrons do."""
-    return isinstance(output, ImageOutput) and output.grid == (1, 1)
+    """Whether all is said in one answer, of a table or a picture of one patch: then perceptrons do."""
+    return isinstance(output, VectorOutput) or (isinstance(output, ImageOutput) and output.grid == (1, 1))
 
 
 def autoencoder(
@@ -80,8 +76,24 @@ def autoencoder(
         Mapper(dict(inputs), encoder, pool, believes, masking=config.masking),
         kinds.make("priors", config.prior, latent=config.latent),
         Mapper({"latent": source}, inner, reader, output),
-        rework=Binarise() if isinstance(output, ImageOutput) and output.binarise else None,
+        rework=[Binarise()] if isinstance(output, ImageOutput) and output.binarise else [],
     )
+
+
+def learned(model: VAE, config: TrainConfig, steps: int) -> None:
+    """Give a model what it has in training alone: the bound, and what is done to batches.
+
+    Raises:
+        ConfigError: as :func:`bound`.
+    """
+    model.bound = bound(config, steps)
+    output = model.decoder.output
+    if isinstance(output, VectorOutput) and config.hide:
+        ((name, source),) = model.sources.items()
+        assert isinstance(source, VectorInput)
+        model.rework.append(Hide(name, source, output, config.hide))
+    if config.noise:
+        model.rework.append(Corrupt(config.noise))
 
 
 def bound(config: TrainConfig, steps: int) -> Bound:
@@ -91,12 +103,18 @@ def bound(config: TrainConfig, steps: int) -> Bound:
         ConfigError: no such bound, or settings that it has no use for.
     """
     kind, _, rest = config.bound.partition(":")
-    known = ("elbo", "iwae", "reconstruction")
+    known = ("elbo", "iwae", "capacity", "reconstruction")
     if kind not in known:
         hint = did_you_mean(kind, known)
         raise ConfigError(f'train.bound: "{config.bound}" is not one of {", ".join(known)}.{hint}')
-    if kind != "elbo" and (config.beta != 1 or config.beta_warmup or config.free):
+    if kind not in ("elbo", "capacity") and (config.beta != 1 or config.beta_warmup or config.free):
         raise ConfigError(f"train.bound={config.bound}: beta, beta_warmup and free are for the elbo.   Leave them out")
+    warmup = round(config.beta_warmup * steps)
+    if kind == "capacity":
+        try:
+            return Capacity(float(rest), beta=config.beta, warmup=warmup)
+        except ValueError:
+            raise ConfigError(f'train.bound: "{config.bound}": expected nats, as in capacity:20') from None
     samples = 5 if kind == "iwae" else 1
     if rest:
         try:
@@ -107,7 +125,7 @@ def bound(config: TrainConfig, steps: int) -> Bound:
         return Iwae(samples)
     if kind == "reconstruction":
         return Reconstruction()
-    return Elbo(samples=samples, beta=config.beta, warmup=round(config.beta_warmup * steps), free=_free(config.free))
+    return Elbo(samples=samples, beta=config.beta, warmup=warmup, free=_free(config.free))
 
 
 def _free(text: str) -> Any:
@@ -131,11 +149,12 @@ def batches(model: VAE, feed: StoreFeed) -> Iterator[tuple[NDArray[np.int64], Ba
 
 def reworked(model: VAE, batch: Batch, rows: Sequence[int] | NDArray[np.int64]) -> Batch:
     """A batch as it is judged: bits are drawn once, each row's by its number."""
-    if model.rework is None:
-        return batch
-    shape = batch["target"]["pixels"].shape[1:]
-    drawn = torch.stack([torch.rand(shape, generator=stream(0, "bits", int(row))) for row in rows])
-    return model.rework.at(batch, drawn.to(batch["target"]["pixels"].device))
+    for rework in model.rework:
+        if isinstance(rework, Binarise):
+            shape = batch["target"]["pixels"].shape[1:]
+            drawn = torch.stack([torch.rand(shape, generator=stream(0, "bits", int(row))) for row in rows])
+            return rework.at(batch, drawn.to(batch["target"]["pixels"].device))
+    return batch
 
 
 def evidence(model: VAE, feed: StoreFeed, *, ks: Sequence[int] = (), seed: int = 0) -> Evidence:
@@ -209,9 +228,13 @@ def judged(
         "nll": -found.iwae[max(found.iwae)],
     }
     intervals = _intervals(each, resamples, config.seed)
-    simple = {} if known is None else _simple(model, known[0], test)
+    beside = {} if known is None else simple(output, model.latent, known[0], test)
+    if isinstance(output, VectorOutput):
+        told, others = hidden(model, test, None if known is None else known[0], seed=config.seed)
+        metrics |= told
+        beside = {name: beside.get(name, {}) | others.get(name, {}) for name in [*beside, *others]}
     notes = explained(model, config, found, None if known is None else known[0])
-    return {"metrics": metrics, "intervals": intervals, "baselines": simple, **({"notes": notes} if notes else {})}
+    return {"metrics": metrics, "intervals": intervals, "baselines": beside, **({"notes": notes} if notes else {})}
 
 
 def explained(model: VAE, config: Config, found: Evidence, train: StoreFeed | None) -> list[str]:
@@ -281,34 +304,3 @@ def _gap(model: VAE, feed: StoreFeed) -> float:
         one, two = (model.weigh(batch, noise, belief) for belief in (model.believe(batch), better))
     gains = (two.log_likelihood.mean(0) - two.divergence) - (one.log_likelihood.mean(0) - one.divergence)
     return float(gains.mean())
-
-
-def _simple(model: VAE, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:
-    """Models whose evidence is exact, fitted to the same rows: of pictures in units of x/255, if those are the model's."""
-    output = model.decoder.output
-    if not isinstance(output, ImageOutput):
-        return {}
-    known, asked = (
-        torch.from_numpy(feed.take("target", feed.rows)["pixels"].dense().reshape(len(feed.rows), -1) / 255.0)
-        for feed in (train, test)
-    )
-    if output.head.discrete:
-        if output.head.levels:
-            return {}
-        p = known.mean(0).clamp(1e-4, 1 - 1e-4)
-        nll = -(asked * p.log() + (1 - asked) * torch.log1p(-p)).sum(1)
-        return {"independent pixels": {"nll": float(nll.mean())}}
-    if output.head.density.partition(":")[0] != "gaussian":
-        return {}
-    found: dict[str, dict[str, float | None]] = {}
-    spread = known.var(0, correction=0).clamp(min=LEAST).sqrt()
-    plain = torch.distributions.Normal(known.mean(0), spread)  # no D x D matrix: there may be many pixels
-    found["independent pixels"] = {"nll": -float(plain.log_prob(asked).sum(1).mean())}
-    if known.shape[1] > WIDE:
-        return found
-    for latent in sorted({model.latent, *PRINCIPAL}):
-        with suppress(DataError):  # more dimensions than the data have
-            found[f"probabilistic PCA {latent}"] = {"nll": -float(Ppca.fit(known, latent).log_likelihood(asked).mean())}
-    with suppress(DataError):  # fewer rows than pixels, or pixels that never change
-        found["full covariance"] = {"nll": -float(Normal.fit(known).log_likelihood(asked).mean())}
-    return found

@@ -34,7 +34,8 @@ def sized(config: Config, dataset: Dataset) -> Config:
     if config.size == "auto":
         config.size = "xs" if rows < 1000 else "s" if rows < 50_000 else "m"
     size = dict(SIZES[config.size])
-    if config.model.latent and dataset.schema.output.kind == "image" and not config.input.patch:
+    kind = dataset.schema.output.kind
+    if config.model.latent and (kind == "vector" or (kind == "image" and not config.input.patch)):
         size |= {"dim": 4 * size["dim"], "depth": 2}  # perceptrons, which are cheap
     for name in ("dim", "depth", "heads"):
         if not getattr(config.model, name):

@@ -63,6 +63,8 @@ def line(row: dict[str, Any]) -> str:
     """One row's answer for a person: values, and the likeliest classes."""
     parts = []
     for name, value in row.items():
+        if value is None:  # of a cell that was known: there is nothing to be unsure of
+            continue
         if name.endswith(".probability"):
             if isinstance(value, dict):
                 top = sorted(value.items(), key=lambda kv: -kv[1])[:3]
@@ -76,6 +78,11 @@ def line(row: dict[str, Any]) -> str:
         else:
             parts.append(_short(value))
     return "    ".join(parts)
+
+
+def named(row: dict[str, Any]) -> str:
+    """A row of a table for a person: every value with its name."""
+    return "  ".join(f"{name} {_short(value)}" for name, value in row.items())
 
 
 def _short(value: Any) -> str:
@@ -96,7 +103,9 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa
         from pyarrow import csv, parquet
 
-        flat = pa.Table.from_pylist([_flat(row, text=path.suffix == ".csv") for row in rows])
+        made = [_flat(row, text=path.suffix == ".csv") for row in rows]
+        names = dict.fromkeys(name for row in made for name in row)
+        flat = pa.table({name: [row.get(name) for row in made] for name in names})
         if path.suffix == ".csv":
             csv.write_csv(flat, str(path))
         else:

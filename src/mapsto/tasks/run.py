@@ -28,10 +28,11 @@ from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
 from mapsto.tasks.dataset import tables as read_tables
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.future import in_windows, to_go_on
+from mapsto.tasks.holes import filled
 from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
 from mapsto.tasks.latent import beliefs, bound
-from mapsto.tasks.schema import USUAL, Schema
+from mapsto.tasks.schema import USUAL, Errors, Schema
 from mapsto.tasks.score import Answers, answer
 from mapsto.tasks.window import make_feed
 from mapsto.tasks.written import alone, strategy, write, written
@@ -189,7 +190,8 @@ class Run:
             sequence, ``TARGET.log_probability`` in nats, and with several ``TARGET.best``: a list of (text, log p). Of a
             forecast, lists of H: the means, ``TARGET.sigma``, and ``TARGET.low`` and ``TARGET.high``, between which a
             number lies with a probability of 0.95; and the series' own name, where the data name it (data.group). Of an
-            autoencoder, ``latent`` and ``latent.sigma``: the mean and the deviation of what is believed of z.
+            autoencoder, ``latent`` and ``latent.sigma``: the mean and the deviation of what is believed of z; of a table
+            also its columns, with their holes filled (:func:`mapsto.tasks.holes.filled`).
 
         Raises:
             ConfigError: beams for a model that writes no sequences, or a language model, which continues texts.
@@ -198,11 +200,16 @@ class Run:
             written(self.model)
         if not self.model.names:
             raise ConfigError("a language model maps from nothing.   mapsto sample RUN --from TEXT continues a text")
-        feed = self.rows(values)
+        table = isinstance(self.model, VAE) and self.schema.output.kind == "vector"
+        feed = self.rows(values, targets=table)
         if embed:
             return [{"embedding": row} for row in self._embed(feed)]
         if isinstance(self.model, VAE):
-            return beliefs(self.model, feed)
+            latent = beliefs(self.model, feed)
+            if not table:
+                return latent
+            cells = [row.inputs[0] for row in self.schema.rows(self.table(values), Errors(1.0), targets=False)]
+            return [row | z for row, z in zip(filled(self.model, feed, cells), latent, strict=True)]
         if alone(self.model) is not None:
             output = self.config.output.model_copy(update={"beam": max(beam or self.config.output.beam, best)})
             return told(self.model, write(self.model, feed, strategy(output), best=best))
@@ -219,7 +226,7 @@ class Run:
         return np.array([row["latent"] for row in self.predict(values)], np.float32)
 
     def sample(self, count: int = 16, *, like: Any = None, seed: int = 0) -> Any:
-        """New rows of an autoencoder: pictures (N, height, width, C) from 0 to 1, or texts.
+        """New rows of an autoencoder: pictures (N, height, width, C) from 0 to 1, texts, or rows of a table as dicts.
 
         Args:
             count: N.
@@ -234,7 +241,7 @@ class Run:
         """What an autoencoder says along the straight line from one row's z to another's, both ends among them."""
         from mapsto.tasks.imagined import latent, said
 
-        return said(self, latent(self, None, (one, other), count, 0))
+        return said(self, latent(self, None, (one, other), count, 0), mean=True)
 
     def _called(self, values: Any, rows: int) -> list[dict[str, Any]]:
         """What the data call the series that are forecast."""
@@ -243,10 +250,10 @@ class Run:
             return [{} for _ in range(rows)]
         return [{group: name} for name in table.column(group)]
 
-    def rows(self, values: Any) -> StoreFeed:
-        """What :meth:`predict` was given, as batches of inputs."""
-        store, _, _ = convert(self.table(values), self.schema, self.model, targets=False)
-        return self.store_feed(store, targets=False)
+    def rows(self, values: Any, *, targets: bool = False) -> StoreFeed:
+        """What :meth:`predict` was given, as batches of inputs; of an autoencoder also with what is to be said again."""
+        store, _, _ = convert(self.table(values), self.schema, self.model, targets=targets)
+        return self.store_feed(store, targets=targets)
 
     @torch.inference_mode()
     def _embed(self, feed: StoreFeed) -> list[list[float]]:

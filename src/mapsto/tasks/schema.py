@@ -147,7 +147,9 @@ class Schema:
                 for c, k in self.output.columns
             )
             if self.output.kind == "items":
-                same_length(self.inputs[0].name, self.inputs[0].kind, inputs[0], target[0], self.output.name)
+                (answer,) = target
+                assert answer is not None
+                same_length(self.inputs[0].name, self.inputs[0].kind, inputs[0], answer, self.output.name)
         read = self.inputs or [self.output]  # a language model has no inputs: a row is what it writes
         raw = tuple(content_of(cells[c], k, table) for f in read for c, k in f.columns if c in cells)
         return Row(index, chunk.first + i, inputs, target, raw)

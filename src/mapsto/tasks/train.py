@@ -32,7 +32,7 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import begin
 from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.judge import judge
-from mapsto.tasks.latent import bound
+from mapsto.tasks.latent import learned
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, load
@@ -172,7 +172,7 @@ class _Job:
         plan = make_plan(config, feeds["train"], bfloat16)
         config.train.steps = plan.steps
         if isinstance(model, VAE):
-            model.bound = bound(config.train, plan.steps)
+            learned(model, config.train, plan.steps)
         own = place
         try:
             if place is not None:

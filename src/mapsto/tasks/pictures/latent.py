@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from mapsto.errors import MapstoError
 from mapsto.outputs.image import ImageOutput
+from mapsto.outputs.vector import VectorOutput
 from mapsto.ragged import evenly
 from mapsto.stream import stream
 from mapsto.tasks.imagined import grid, pictures
 from mapsto.tasks.latent import evidence, reworked
+from mapsto.tasks.pictures import table
 from mapsto.tasks.pictures.picture import Gallery, Picture
 from mapsto.tasks.pictures.style import BLUE, GREY, ORANGE, figure, styled
 from mapsto.tasks.run import Run
@@ -47,6 +49,8 @@ def seen(run: Run, made: Gallery) -> None:
         made.pictures.append(Picture("plane", "Where rows lie", caption, drawn))
     if isinstance(model.decoder.output, ImageOutput):
         _images(run, made, found)
+    if isinstance(model.decoder.output, VectorOutput):
+        table.seen(run, made)
 
 
 def _images(run: Run, made: Gallery, found: Evidence) -> None:
