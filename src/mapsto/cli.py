@@ -170,6 +170,9 @@ def predict(
     embed: Annotated[bool, typer.Option("--embed", help="give the vector behind the answer")] = False,
     beam: Annotated[int, typer.Option("--beam", metavar="N", help="search a sequence with N beams; 1: greedy")] = 0,
     best: Annotated[int, typer.Option("--best", metavar="N", help="give the N best sequences")] = 1,
+    surprise: Annotated[
+        bool, typer.Option("--surprise", help="of an autoencoder: how strange each row is, in nats and as a p-value")
+    ] = False,
     device: Device = "auto",
     as_json: Json = False,
     debug: Debug = False,
@@ -178,9 +181,8 @@ def predict(
     from mapsto.tasks.predict import predict as work
 
     _tune()
-    rows = work(
-        run, values or ["-"], out=out, embed=embed, beam=beam, best=best, device=device, console=_console(as_json)
-    )
+    how: dict[str, Any] = {"embed": embed, "beam": beam, "best": best, "surprise": surprise, "device": device}
+    rows = work(run, values or ["-"], out=out, console=_console(as_json), **how)
     if as_json:
         _print_json({"predictions": rows})
 

@@ -6,13 +6,14 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
+from scipy.optimize import brentq
+from scipy.stats import multivariate_normal, norm
 from sklearn.decomposition import PCA
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
 from mapsto.errors import DataError
-from mapsto.functional.mixture import Mixture
+from mapsto.functional.mixture import Mixture, normal_quantile
 from mapsto.functional.posterior import Normal, Ppca
 from mapsto.stream import stream
 
@@ -66,6 +67,35 @@ class TestNormal:
         model = Normal.independent(x)
         assert model.mean.tolist() == [3, 3]
         assert model.covariance.flatten().tolist() == pytest.approx([8 / 3, 0, 0, 1])
+
+    def test_em_with_holes_never_falls_and_without_them_is_the_likeliest_at_once(self) -> None:
+        x = spread()
+        holed = x.masked_fill(torch.rand(x.shape, generator=stream(0, "holes")) < 0.2, torch.nan)
+        trace = [value for _, value in islice(Normal.em(holed), 60)]
+        assert min(np.diff(trace)) > -1e-10
+        assert trace[-1] > trace[0] + 0.5
+        first, second = (model for model, _ in islice(Normal.em(x), 2))
+        assert torch.allclose(second.covariance, Normal.fit(x).covariance, atol=1e-12)
+        assert not torch.allclose(first.covariance, second.covariance, atol=0.1)
+
+    def test_em_stops_where_the_gradient_is_zero(self) -> None:
+        x = spread(60, 4)
+        holed = x.masked_fill(torch.rand(x.shape, generator=stream(1, "holes")) < 0.2, torch.nan)
+        (model, _) = next(islice(Normal.em(holed), 400, None))
+        mean, covariance = (t.clone().requires_grad_() for t in (model.mean, model.covariance))
+        slopes = torch.autograd.grad(Normal(mean, covariance).log_likelihood(holed).mean(), (mean, covariance))
+        assert max(float(s.abs().max()) for s in slopes) < 1e-4
+
+    def test_em_that_forgets_what_holes_may_hold_is_not_the_likeliest(self) -> None:
+        x = spread(60, 4)
+        holed = x.masked_fill(torch.rand(x.shape, generator=stream(1, "holes")) < 0.2, torch.nan)
+        (model, best) = next(islice(Normal.em(holed), 400, None))
+        filled = model.impute(holed)
+        assert float(Normal.fit(filled).log_likelihood(holed).mean()) < best - 1e-3
+
+    def test_em_refuses_a_column_without_spread(self) -> None:
+        with pytest.raises(DataError, match="column 1 has no spread"):
+            next(Normal.em(torch.tensor([[1.0, 2.0], [2.0, 2.0], [4.0, torch.nan]], dtype=torch.float64)))
 
     def test_refuses_too_few_rows(self) -> None:
         with pytest.raises(DataError, match="singular"):
@@ -184,3 +214,14 @@ class TestMixture:
         x = self.heaps()
         model, _ = next(islice(Mixture.start(x, 1, stream(0, "mixture")).em(x), 2, None))
         assert torch.allclose(model.log_likelihood(x), Normal.fit(x).log_likelihood(x), atol=1e-8)
+
+
+@pytest.mark.parametrize("p", [0.025, 0.5, 0.9])
+def test_quantiles_of_a_mixture_are_those_that_root_finding_gives(p: float) -> None:
+    mean, sigma = 3 * drawn(7, 4), drawn(7, 4, seed=2).exp()
+    weight = torch.softmax(drawn(7, 4, seed=3), 0)
+    found = normal_quantile(p, weight, mean, sigma)
+    for j in range(4):
+        w, m, s = (t[:, j].numpy() for t in (weight, mean, sigma))
+        wanted = brentq(lambda x: float(w @ norm.cdf(x, m, s)) - p, -50, 50, xtol=1e-13)  # noqa: B023
+        assert float(found[j]) == pytest.approx(wanted, abs=1e-9)

@@ -15,7 +15,7 @@ from mapsto.functional.divergence import free_dims, iwae, ladder
 from mapsto.functional.posterior import Ppca
 from mapsto.inputs.image import ImageInput
 from mapsto.inputs.latent import LatentInput
-from mapsto.models.bound import Elbo, Iwae, Reconstruction, Weighed
+from mapsto.models.bound import Capacity, Elbo, Iwae, Reconstruction, Weighed
 from mapsto.models.mapper import Mapper
 from mapsto.models.rework import Binarise
 from mapsto.models.vae import VAE
@@ -283,6 +283,28 @@ class TestLoss:
             found = model.weigh(rows, drawn(50, 400, 2, seed=8))
         best = float(Ppca.fit(values(rows), 2).log_likelihood(values(rows)).mean())
         assert best - 0.15 < float(iwae(found.log_weights).mean()) < best + 0.02
+
+
+class TestCapacity:
+    def found(self, kl):
+        zero = torch.zeros(1, len(kl), dtype=torch.float64)
+        return Weighed(zero - 5, zero, zero, torch.tensor(kl, dtype=torch.float64)[:, None])
+
+    def test_the_kl_is_driven_to_it_from_either_side(self):
+        terms, weights = Capacity(3.0, beta=10.0).terms(self.found([1.0, 3.0, 7.0]), 0)
+        assert terms["capacity"].tolist() == [2, 0, 4]
+        assert terms["reconstruction"].tolist() == [5, 5, 5]
+        assert weights == {"capacity": 10.0}
+
+    def test_it_rises_with_the_steps_and_ends_at_its_value(self):
+        bound = Capacity(8.0, warmup=4)
+        off = [float(bound.terms(self.found([0.0]), step)[0]["capacity"]) for step in (0, 1, 3, 100)]
+        assert off == [2, 4, 8, 8]
+
+    @pytest.mark.parametrize("wrong", [{"nats": -1.0}, {"nats": float("nan")}, {"nats": 1.0, "beta": -1.0}])
+    def test_less_than_nothing_is_refused(self, wrong):
+        with pytest.raises(ConfigError, match="expected none below 0"):
+            Capacity(**wrong)
 
 
 class TestBinarise:

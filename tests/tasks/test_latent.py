@@ -10,7 +10,7 @@ from rich.console import Console
 
 import mapsto
 from mapsto.errors import ConfigError, DataError
-from mapsto.models.bound import Elbo, Iwae, Reconstruction
+from mapsto.models.bound import Capacity, Elbo, Iwae, Reconstruction
 from mapsto.tasks.check import check_run
 from mapsto.tasks.config import Config, TrainConfig, override
 from mapsto.tasks.convert import convert
@@ -18,6 +18,7 @@ from mapsto.tasks.evaluate import evaluate
 from mapsto.tasks.folds import train_folds
 from mapsto.tasks.imagined import grid
 from mapsto.tasks.latent import bound
+from mapsto.tasks.predict import predict
 from mapsto.tasks.sample import sample
 from mapsto.tasks.show import show
 from mapsto.tasks.train import train
@@ -132,6 +133,8 @@ def test_check_holds_the_run_to_the_laws(spots):
     found = check_run(run.folder, Console(quiet=True))
     assert {one["law"] for one in found["laws"]} == set("EBND")
     assert all(one["passed"] for one in found["laws"])
+    assert 0 <= found["calibration"]["p"] <= 1
+    assert found["calibration"]["rows"] == 1000
 
 
 def test_binarised_pictures_are_judged_by_the_same_bits_each_time(tmp_path):
@@ -184,6 +187,136 @@ def test_texts_are_said_again_and_sampled(tmp_path):
     assert all(set(row["word"]) <= set("ab") for row in written)
     path = sample(run.folder, between=("aaaaaaaa", "bbbbbbbb"), count=4, out=tmp_path / "path.jsonl")
     assert len(path) == len((tmp_path / "path.jsonl").read_text().splitlines()) == 4
+
+
+def holed(rows: int = 160):
+    """Three numbers that go together, a label that goes with them, one column for nothing; a tenth of the cells missing."""
+    rng = np.random.default_rng(0)
+    z = rng.standard_normal(rows)
+    table = {
+        "a": z + 0.1 * rng.standard_normal(rows),
+        "b": 10 - 2 * z + 0.1 * rng.standard_normal(rows),
+        "c": 100 * z + 5 * rng.standard_normal(rows),
+        "sign": np.where(z > 0, "plus", "minus"),
+        "same": np.full(rows, 7.0),
+    }
+    gone = rng.random((rows, 4)) < 0.1
+    cells = {
+        name: [None if g else x for x, g in zip(v.tolist(), gone[:, i % 4], strict=True)]
+        for i, (name, v) in enumerate(table.items())
+    }
+    return cells | {"same": table["same"].tolist()}, table
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("holes")
+    cells, _ = holed()
+    rows = [dict(zip(cells, row, strict=True)) for row in zip(*cells.values(), strict=True)]
+    (folder / "holed.csv").write_text(
+        "\n".join([",".join(cells), *(",".join("" if x is None else str(x) for x in row.values()) for row in rows)])
+        + "\n"
+    )
+    config = override(Config(), ["model.latent=1", "train.epochs=60", "model.dim=32", "train.lr=0.01"])
+    config.data.source = str(folder / "holed.csv")
+    return train(config, name="holed", root=folder, console=Console(quiet=True))
+
+
+class TestTables:
+    def test_hidden_cells_are_guessed_better_than_by_their_mean(self, numbers):
+        run, result = numbers
+        assert [c for c, _ in run.schema.output.columns] == [
+            "a",
+            "b",
+            "c",
+            "sign",
+        ]  # what is always the same is left out
+        metrics, plain = result["metrics"], result["baselines"]["independent columns"]
+        assert metrics["imputation_rmse"] < 0.6 * plain["imputation_rmse"]
+        assert metrics["imputation_accuracy"] > 0.7
+        assert 0.5 < metrics["imputation_coverage"] <= 1
+        assert metrics["nll"] < plain["nll"]
+        assert set(result["baselines"]) == {"independent columns", "full covariance of the numbers"}
+        json.dumps(result)
+
+    def test_holes_are_filled_and_what_is_known_stays(self, numbers, tmp_path):
+        run, _ = numbers
+        cells, truth = holed()
+        data = run.config.data.source
+        found = run.predict(data)
+        assert len(found) == 160
+        off = []
+        for i, row in enumerate(found):
+            for name in ("a", "b", "c"):
+                if cells[name][i] is None:
+                    assert row[f"{name}.low"] < row[name] < row[f"{name}.high"]
+                    off.append((row[name] - truth[name][i]) / truth[name].std())
+                else:
+                    assert row[name] == pytest.approx(cells[name][i], rel=1e-12)
+                    assert row[f"{name}.low"] is None
+            assert row["sign"] in ("plus", "minus")
+            assert (row["sign.probability"] is None) == (cells["sign"][i] is not None)
+        assert np.sqrt(np.mean(np.square(off))) < 0.6
+        assert found == run.predict(data)
+        predict(run.folder, [data], out=tmp_path / "filled.csv")
+        lines = (tmp_path / "filled.csv").read_text().splitlines()
+        assert '"a.low"' in lines[0]
+        assert len(lines) == 161
+
+    def test_new_rows_go_together_as_the_real_ones_do(self, numbers, tmp_path):
+        run, _ = numbers
+        rows = run.sample(400)
+        a, b = (np.array([row[name] for row in rows]) for name in ("a", "b"))
+        assert np.corrcoef(a, b)[0, 1] < -0.8
+        assert rows == run.sample(400)
+        like = sample(run.folder, given='{"a": 2.0}', count=50, out=tmp_path / "like.jsonl")
+        assert np.mean([row["b"] for row in like]) < 9
+        assert all(row["sign"] in ("plus", "minus") for row in like)
+        path = run.between({"a": -2.0}, {"a": 2.0}, 5)
+        assert [row["a"] for row in path] == sorted(row["a"] for row in path)
+
+    def test_a_row_that_does_not_fit_is_told_why(self, numbers, tmp_path):
+        run, _ = numbers
+        with pytest.raises(ConfigError, match=r'no column "sgin".*Did you mean "sign"'):
+            sample(run.folder, given='{"sgin": "plus"}')
+        with pytest.raises(ConfigError, match="expected a row as"):
+            sample(run.folder, given='{"a": ')
+        with pytest.raises(DataError, match=r"row 2: .*has no cell that is known"):
+            run.predict(
+                [{"a": 1.0, "b": None, "c": None, "sign": None}, {"a": None, "b": None, "c": None, "sign": None}]
+            )
+
+    def test_strange_rows_are_told_apart(self, numbers, tmp_path):
+        run, result = numbers
+        usual, odd = {"a": 1.0, "b": 8.0, "c": 100.0, "sign": "plus"}, {"a": 1.0, "b": 12.0, "c": 100.0, "sign": "plus"}
+        rows = run.predict([usual, odd, usual], surprise=True)
+        assert rows[0]["p_value"] > 0.2 > rows[1]["p_value"]
+        assert rows[1]["nll"] > rows[0]["nll"] + 5
+        assert rows[0]["nll"] == pytest.approx(rows[2]["nll"], abs=1e-5)
+        assert 0 <= result["metrics"]["surprising"] <= 1
+        predict(run.folder, [run.config.data.source], surprise=True, out=tmp_path / "told.parquet")
+        (run.folder / "result.json").rename(run.folder / "kept.json")
+        content = json.loads((run.folder / "kept.json").read_text())
+        (run.folder / "result.json").write_text(json.dumps({k: v for k, v in content.items() if k != "usual"}))
+        with pytest.raises(ConfigError, match="no validation rows"):
+            run.predict([usual], surprise=True)
+        (run.folder / "kept.json").replace(run.folder / "result.json")
+
+    def test_show_draws_columns_correlations_and_guesses(self, numbers):
+        pytest.importorskip("matplotlib")
+        run, _ = numbers
+        names = {path.rpartition("/")[2] for path in show(run.folder)["plots"]}
+        assert names == {"curves.png", "kl.png", "columns.png", "together.png", "guessed.png"}
+
+    def test_check_holds_the_run_to_the_laws(self, numbers):
+        run, _ = numbers
+        assert all(one["passed"] for one in check_run(run.folder, Console(quiet=True))["laws"])
+
+    def test_a_column_that_is_always_the_same_is_refused_where_it_is_named(self, tmp_path):
+        config = override(Config(), [*QUICK, "model.latent=1"])
+        config.data.inputs = ["a", "same"]
+        with pytest.raises(DataError, match='"same" is the same in every row'):
+            train(config, holed()[0], root=tmp_path, console=Console(quiet=True))
 
 
 def test_a_plain_autoencoder_reports_what_it_loses(tmp_path):
@@ -269,6 +402,9 @@ class TestSettings:
         assert two.samples == 7
         assert isinstance(bound(TrainConfig(bound="reconstruction"), 100), Reconstruction)
         assert bound(TrainConfig(bound="elbo:samples=3"), 100).samples == 3
+        four = bound(TrainConfig(bound="capacity:20", beta=3.0, beta_warmup=0.5), 100)
+        assert isinstance(four, Capacity)
+        assert (four.nats, four.beta, four.warmup) == (20, 3, 50)
 
     @pytest.mark.parametrize(
         ("settings", "message"),
@@ -276,6 +412,7 @@ class TestSettings:
             ({"bound": "elbow"}, 'Did you mean "elbo"'),
             ({"bound": "iwae:many"}, "a number of samples"),
             ({"bound": "iwae:5", "beta": 2.0}, "are for the elbo"),
+            ({"bound": "capacity"}, "expected nats, as in capacity:20"),
             ({"free": "dims"}, "expected dims:0.1"),
             ({"free": "bits:1"}, "expected dims:0.1"),
         ],
@@ -285,8 +422,11 @@ class TestSettings:
             bound(TrainConfig(**settings), 100)
 
     def test_what_cannot_be_said_again_is_refused(self, tmp_path):
-        with pytest.raises(ConfigError, match=r"one of image or sequence, here it is table \(vector\)"):
-            trained(tmp_path, [{"a": float(i), "b": float(i % 7)} for i in range(50)])
+        rows = {"text": [f"some words, the {i}th time" for i in range(40)], "a": list(range(40))}
+        with pytest.raises(
+            ConfigError, match=r"one picture, one sequence, or the columns.*text \(sequence\), a \(vector\)"
+        ):
+            trained(tmp_path, rows)
 
     def test_moved_pictures_are_refused(self, tmp_path):
         with pytest.raises(ConfigError, match="not what is to be said again"):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -22,19 +23,23 @@ from mapsto.tasks.crossover import choose
 from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.honesty import listed
-from mapsto.tasks.latent import reworked
+from mapsto.tasks.imagined import simulated
+from mapsto.tasks.latent import flat, reworked
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized
-from mapsto.tasks.run import load
+from mapsto.tasks.run import Run, load
 from mapsto.tasks.seen import doubts, lines, sequences
 from mapsto.tasks.watch import amount
 from mapsto.tasks.window import WindowFeed
 from mapsto.tasks.written import alone, units, written
+from mapsto.training.calibration import Calibration, ranks
 from mapsto.vocabulary import END
 
 __all__ = ["check_data", "check_run"]
 
 SHOWN = 3
+SIMULATED = 1000
+"""Rows that are drawn from an autoencoder of perceptrons to see whether its beliefs are right; of others a fifth."""
 
 
 def check_data(config: Config, console: Console, source: Any = None) -> dict[str, Any]:
@@ -140,8 +145,6 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
 
 
 def _cpu() -> Any:
-    import torch
-
     return torch.device("cpu")
 
 
@@ -224,7 +227,30 @@ def check_run(folder: Path, console: Console) -> dict[str, Any]:
     laws = [
         {"law": v.law, "statement": v.statement, "passed": v.passed, "worst": v.worst, "note": v.note} for v in verdicts
     ]
+    told: dict[str, Any] = {}
+    if isinstance(model, VAE) and model.bound.drawn:
+        told["calibration"] = asdict(_calibrated(run, console))
     judged = run.trust(test)
     for line in listed(judged):
         console.print(Text(line), soft_wrap=True)
-    return {"run": str(folder), "laws": laws} | ({"attention": [asdict(one) for one in judged]} if judged else {})
+    return {"run": str(folder), "laws": laws, **told} | (
+        {"attention": [asdict(one) for one in judged]} if judged else {}
+    )
+
+
+def _calibrated(run: Run, console: Console) -> Calibration:
+    """Rows drawn from the model itself, whose z are known: whether the encoder believes what is true as often as it says."""
+    z, feed = simulated(run, SIMULATED if flat(run.model.output) else SIMULATED // 5)
+    model = run.autoencoder
+    parts = [
+        (rows, ranks(model, z[torch.from_numpy(rows)], feed.batch(rows), seed=i)) for i, rows in enumerate(feed.once())
+    ]
+    found = Calibration.of(torch.cat([shares for _, shares in parts]))
+    console.print(
+        Text(
+            f"calibration: of {found.rows} rows drawn from the model, D {found.distance:.3f} in dimension {found.dimension}, "
+            f"p {found.p:.3g}: {found.verdict}"
+        ),
+        soft_wrap=True,
+    )
+    return found

@@ -22,12 +22,13 @@ from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.sequence import SequenceOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.stream import stream
+from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.predict import named, write_rows
 from mapsto.tasks.run import Run
 from mapsto.vocabulary import BEGIN
 
-__all__ = ["cells", "grid", "imagined", "latent", "pictures", "plain", "said", "texts"]
+__all__ = ["cells", "grid", "imagined", "latent", "pictures", "plain", "said", "simulated", "texts"]
 
 PICTURES, TEXTS, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet"), (".jsonl", ".csv", ".parquet")
 
@@ -174,6 +175,23 @@ def texts(model: VAE, z: Float[Tensor, "N Z"], how: Any, tokens: int = 0) -> lis
     prompt = torch.full((len(z), 1), BEGIN, device=z.device)
     found = search(model.decoder.write, draft, prompt, strategy=how, limit=limit)
     return [output.vocabulary.decode(best[0].ids) for best in found]
+
+
+@torch.inference_mode()
+def simulated(run: Run, count: int, *, seed: int = 0) -> tuple[Float[Tensor, "N Z"], StoreFeed]:
+    """Draws of the prior, and of p(x | z) as the encoder reads rows: pixels are cut and rounded to 8 bits."""
+    model = run.autoencoder
+    output = model.decoder.output
+    z = model.prior.sample(count, stream(seed, "simulate")).to(run.device)
+    if isinstance(output, ImageOutput):
+        source = stream(seed, "pixels", device=z.device)
+        parts = [output.head.likelihood.sample(model.say(some)[output.name], source) for some in z.split(64)]
+        grey = torch.cat(parts).float().cpu().numpy() * (1 if output.head.levels else 255)
+        drawn = np.clip(np.round(output.picture(grey)), 0, 255).astype(np.uint8)
+        return z, run.rows(drawn[..., 0] if output.channels == 1 else drawn)
+    if isinstance(output, VectorOutput):
+        return z, run.rows(cells(model, z, seed=seed))
+    return z, run.rows(texts(model, z, Sample(seed=seed)))
 
 
 def grid(shown: NDArray, columns: int = 0, *, scale: int = 0, gap: int = 2) -> NDArray[np.uint8]:

@@ -32,11 +32,26 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.holes import hidden
 from mapsto.training.evidence import LADDER, ROOM, Evidence, aggregate, refine, weigh
 
-__all__ = ["autoencoder", "beliefs", "bound", "evidence", "flat", "judged", "learned", "validated"]
+__all__ = [
+    "autoencoder",
+    "beliefs",
+    "bound",
+    "evidence",
+    "flat",
+    "judged",
+    "learned",
+    "p_values",
+    "surprise",
+    "validated",
+]
 
 FREE = {"dims": free_dims, "batch": free_batch, "total": free_total}
 REFINED = 100
 """Rows whose beliefs are refined, to see what amortisation costs."""
+SURPRISE = 50
+"""Draws by which a row's surprise is judged, of perceptrons."""
+STRANGE = 0.05
+"""The p-value at which a row counts as surprising: of rows like the validation rows, so many are."""
 IDLE = 0.01
 """Nats below which a dimension says nothing."""
 MOST, FLAT = 1 << 21, 1 << 24
@@ -186,6 +201,32 @@ def beliefs(model: VAE, feed: StoreFeed) -> list[dict[str, Any]]:
     return [found[int(row)] for row in feed.rows]
 
 
+def surprise(model: VAE, feed: StoreFeed) -> NDArray[np.float64]:
+    """(N,) −log p(x) of every row in nats, by IWAE: a pure function of the row, each of which has the same noise.
+
+    The draws are 50 of perceptrons, 5 of others. High is strange; a row is judged by :func:`p_values`.
+    """
+    model.eval()
+    k = SURPRISE if flat(model.decoder.output) else SURPRISE // 10
+    order = feed.once()
+    same = [np.zeros(len(rows), np.int64) for rows in order]
+    made = ((zero, reworked(model, feed.batch(rows), zero)) for rows, zero in zip(order, same, strict=True))
+    nats = -weigh(model, made, ks=(k,)).iwae[k]
+    each = dict(zip(np.concatenate(order).tolist(), nats, strict=True))
+    return np.array([each[row] for row in feed.rows.tolist()])
+
+
+def p_values(nats: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(1 + #{known ≥ s}) / (n + 1) for each s: how often a row like the n known ones is as strange.
+
+    If a row is of the same kind as those, P(p ≤ α) ≤ α for every α, whatever the model is worth.
+
+    Reference: Vovk, Gammerman and Shafer, Algorithmic learning in a random world, 2005.
+    """
+    ordered = np.sort(known)
+    return (1 + len(ordered) - np.searchsorted(ordered, nats)) / (len(ordered) + 1)
+
+
 def validated(model: VAE, feed: StoreFeed) -> dict[str, float]:
     """The negative ELBO, a number or token of the target; of a plain autoencoder, what it loses."""
     if not model.bound.drawn:
@@ -228,13 +269,20 @@ def judged(
         "nll": -found.iwae[max(found.iwae)],
     }
     intervals = _intervals(each, resamples, config.seed)
+    told: dict[str, Any] = {}
+    if known is not None and len(known[1].rows):
+        usual = np.sort(surprise(model, known[1]))
+        metrics["surprising"] = float((p_values(surprise(model, test), usual) <= STRANGE).mean())
+        told["usual"] = usual[evenly(len(usual), 1000)].tolist()
     beside = {} if known is None else simple(output, model.latent, known[0], test)
     if isinstance(output, VectorOutput):
-        told, others = hidden(model, test, None if known is None else known[0], seed=config.seed)
-        metrics |= told
+        guessed, others = hidden(model, test, None if known is None else known[0], seed=config.seed)
+        metrics |= guessed
         beside = {name: beside.get(name, {}) | others.get(name, {}) for name in [*beside, *others]}
     notes = explained(model, config, found, None if known is None else known[0])
-    return {"metrics": metrics, "intervals": intervals, "baselines": beside, **({"notes": notes} if notes else {})}
+    if notes:
+        told["notes"] = notes
+    return {"metrics": metrics, "intervals": intervals, "baselines": beside, **told}
 
 
 def explained(model: VAE, config: Config, found: Evidence, train: StoreFeed | None) -> list[str]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from mapsto.errors import ConfigError, DataError
+from mapsto.models.vae import VAE
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.run import load
 
@@ -23,6 +24,7 @@ def predict(
     embed: bool = False,
     beam: int = 0,
     best: int = 1,
+    surprise: bool = False,
     device: str = "auto",
     console: Console | None = None,
 ) -> list[dict[str, Any]]:
@@ -35,6 +37,7 @@ def predict(
         embed: vectors instead of answers.
         beam: beams to search for a sequence with; 0: as the run's settings say.
         best: sequences for each row.
+        surprise: of an autoencoder, say also how strange each row is.
         device: where to compute.
         console: where to print; None prints nothing.
     """
@@ -48,14 +51,15 @@ def predict(
             raise DataError("standard input is empty")
     elif len(values) == 1:
         asked = values[0]
-    rows = loaded.predict(asked, embed=embed, beam=beam, best=best)
+    rows = loaded.predict(asked, embed=embed, beam=beam, best=best, surprise=surprise)
     if out is not None:
         write_rows(out, rows)
         if console is not None:
             console.print(Text(f"{len(rows)} rows written to {out}"))
     elif console is not None and not console.stderr:
+        table = isinstance(loaded.model, VAE) and loaded.schema.output.kind == "vector" and not embed
         for row in rows:
-            console.print(Text(visible(line(row), "\n")), soft_wrap=True)
+            console.print(Text(visible((named if table else line)(row), "\n")), soft_wrap=True)
     return rows
 
 
@@ -81,8 +85,15 @@ def line(row: dict[str, Any]) -> str:
 
 
 def named(row: dict[str, Any]) -> str:
-    """A row of a table for a person: every value with its name."""
-    return "  ".join(f"{name} {_short(value)}" for name, value in row.items())
+    """A row of a table for a person: every value with its name, and in brackets what a missing one may be; without z."""
+    parts = []
+    for name, value in row.items():
+        if name.startswith("latent") or name.endswith((".low", ".high", ".probability")):
+            continue
+        low, high, p = (row.get(f"{name}.{end}") for end in ("low", "high", "probability"))
+        sure = f" ({_short(low)} to {_short(high)})" if low is not None else "" if p is None else f" ({p[value]:.2f})"
+        parts.append(f"{name} {_short(value)}{sure}")
+    return "  ".join(parts)
 
 
 def _short(value: Any) -> str:

@@ -167,6 +167,7 @@ class Result(BaseModel):
     baselines: dict[str, dict[str, float | None]]
     signatures: dict[str, str] = {}
     notes: list[str] = []
+    usual: list[float] = []
     missing: dict[str, str] = {}
 
 

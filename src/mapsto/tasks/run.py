@@ -31,7 +31,8 @@ from mapsto.tasks.future import in_windows, to_go_on
 from mapsto.tasks.holes import filled
 from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
-from mapsto.tasks.latent import beliefs, bound
+from mapsto.tasks.latent import beliefs, bound, p_values
+from mapsto.tasks.latent import surprise as strange
 from mapsto.tasks.schema import USUAL, Errors, Schema
 from mapsto.tasks.score import Answers, answer
 from mapsto.tasks.window import make_feed
@@ -175,7 +176,9 @@ class Run:
             store, rows, self.model, tokens=t.batch_tokens, batch_rows=t.batch_rows, device=self.device, targets=targets
         )
 
-    def predict(self, values: Any, *, embed: bool = False, beam: int = 0, best: int = 1) -> list[dict[str, Any]]:
+    def predict(
+        self, values: Any, *, embed: bool = False, beam: int = 0, best: int = 1, surprise: bool = False
+    ) -> list[dict[str, Any]]:
         """Predict.
 
         Args:
@@ -184,6 +187,8 @@ class Run:
             embed: give the answer's vector instead.
             beam: how many beams a sequence is searched for with, 1 for greedy search; 0: as the run's settings say.
             best: how many sequences to give for each row.
+            surprise: of an autoencoder, give also ``nll``, -log p of the row in nats, and ``p_value``: how often a row like
+                those it was validated on is as strange.
 
         Returns:
             One dict a row: by target its value, and by ``TARGET.probability`` or ``TARGET.sigma`` how sure. Of a
@@ -198,14 +203,18 @@ class Run:
         """
         if (beam or best > 1) and alone(self.model) is None:
             written(self.model)
+        if surprise and not self.autoencoder.bound.drawn:
+            raise ConfigError(f"{self.folder} is a plain autoencoder, and has no density to be surprised by")
         if not self.model.names:
             raise ConfigError("a language model maps from nothing.   mapsto sample RUN --from TEXT continues a text")
         table = isinstance(self.model, VAE) and self.schema.output.kind == "vector"
-        feed = self.rows(values, targets=table)
+        feed = self.rows(values, targets=table or (surprise and isinstance(self.model, VAE)))
         if embed:
             return [{"embedding": row} for row in self._embed(feed)]
         if isinstance(self.model, VAE):
             latent = beliefs(self.model, feed)
+            if surprise:
+                latent = [row | more for row, more in zip(latent, self._strange(feed), strict=True)]
             if not table:
                 return latent
             cells = [row.inputs[0] for row in self.schema.rows(self.table(values), Errors(1.0), targets=False)]
@@ -215,6 +224,13 @@ class Run:
             return told(self.model, write(self.model, feed, strategy(output), best=best))
         told_of = _readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
         return [name | row for name, row in zip(self._called(values, len(told_of)), told_of, strict=True)]
+
+    def _strange(self, feed: StoreFeed) -> list[dict[str, float]]:
+        usual = np.array(self.result.get("usual", []))
+        if not len(usual):
+            raise ConfigError(f"{self.folder} knows of no validation rows to be compared with.   Train it anew")
+        nats = strange(self.autoencoder, feed)
+        return [{"nll": float(s), "p_value": float(p)} for s, p in zip(nats, p_values(nats, usual), strict=True)]
 
     def encode(self, values: Any) -> NDArray[np.float32]:
         """(N, Z): the mean of what an autoencoder believes of z of each row; the same bits at every call.

@@ -290,11 +290,16 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
         s = summaries[column]
         if kind == "label" and s.distinct == 1:
             raise fault(f'{table.name}: "{column}" has one class ({s.examples[0]}), two are needed.   Say another --to')
-        same = s.distinct == 1 or (s.range is not None and s.range[0] == s.range[2] and not s.oddities)
-        if kind == "number" and same:
+        if kind == "number" and _same(s):
             value = s.examples[0] if s.range is None else f"{s.range[0]:g}"
             raise fault(f'{table.name}: "{column}" is {value} in every row: nothing to learn.   Say another --to')
     return Schema(inputs, output, config.times, tuple(config.missing)), summaries
+
+
+def _same(summary: Summary) -> bool:
+    """Whether a column has one value in all rows."""
+    span = summary.range
+    return summary.distinct == 1 or (span is not None and span[0] == span[2] and not summary.oddities)
 
 
 AGAIN = ("image", "sequence", "vector")
@@ -320,7 +325,8 @@ def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dic
     summaries = describe(table, [c for c, _ in sources])
     if not config.inputs:
         pictures = [c for c, _ in sources if infer(summaries[c]).kind == "image"]
-        sources = [(c, k) for c, k in sources if (c in pictures if pictures else c.lower() not in USUAL)]
+        left = [c for c, _ in sources if c.lower() not in USUAL and not _same(summaries[c])]
+        sources = [(c, "") for c in pictures or left]
     inputs = _inputs(table, sources, summaries, config)
     if len(inputs) != 1 or inputs[0].kind not in AGAIN:
         found = ", ".join(f"{field.name} ({field.kind})" for field in inputs) or "nothing"
@@ -329,6 +335,8 @@ def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dic
             "--from COLUMN:KIND"
         )
     (field,) = inputs
+    for column in (c for c, _ in field.columns if field.kind == "vector" and _same(summaries[c])):
+        raise fault(f'{table.name}: "{column}" is the same in every row: nothing to learn.   Leave it out of --from')
     output = Field(field.name, field.kind, field.columns)
     return Schema(inputs, output, "", tuple(config.missing)), {c: summaries[c] for c, _ in field.columns}
 

@@ -68,7 +68,7 @@ def _real(run: Run, output: VectorOutput) -> dict[str, NDArray[Any]]:
     for i, (name, head) in enumerate(output.targets.items()):
         event = taken[name].dense()[:, 0]
         if isinstance(head, LabelTarget):
-            found[name] = np.where(known[:, i], np.array(head.classes, object)[event], None)
+            found[name] = np.array([head.classes[e] if k else None for e, k in zip(event, known[:, i], strict=True)])
         elif isinstance(head, NumberTarget) and len(head.mean) == 1:
             found[name] = np.where(known[:, i], event[:, 0] * head.scale[0] + head.mean[0], np.nan)
     return found
@@ -80,7 +80,7 @@ def _columns(output: VectorOutput, real: Mapping[str, NDArray[Any]], new: Mappin
     across = min(4, len(names))
     down = -(-len(names) // across)
     drawn = figure(0.4 + 1.7 * down)
-    panels = drawn.subplots(down, across, squeeze=False).ravel()
+    panels = list(drawn.subplots(down, across, squeeze=False).flat)
     for axes, name in zip(panels, names, strict=False):
         head = output.targets[name]
         if isinstance(head, LabelTarget):
