@@ -193,8 +193,14 @@ def sample(
     given: Annotated[str, typer.Option("--from", metavar="TEXT", help="what to go on from, or to be mapped")] = "",
     between: Annotated[
         tuple[str, str] | None,
-        typer.Option("--between", metavar="A B", help="of an autoencoder: a path from one picture or text to another"),
+        typer.Option(
+            "--between", metavar="A B", help="of an autoencoder: a path from one picture, text or row to another"
+        ),
     ] = None,
+    spread: Annotated[
+        float,
+        typer.Option("--spread", metavar="S", help="with --from: how far z is moved, in deviations of all z", min=0),
+    ] = 0.0,
     count: Annotated[int, typer.Option("-n", "--count", metavar="N", help="how many; of an autoencoder 16")] = 0,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="the most tokens of a sequence")] = 0,
     seconds: Annotated[float, typer.Option("--seconds", metavar="S", help="how long music is to be")] = 0.0,
@@ -230,6 +236,7 @@ def sample(
         run,
         given=given,
         between=between,
+        spread=spread,
         count=count,
         tokens=tokens,
         seconds=seconds,

@@ -319,9 +319,32 @@ class TestTables:
             train(config, holed()[0], root=tmp_path, console=Console(quiet=True))
 
 
-def test_a_plain_autoencoder_reports_what_it_loses(tmp_path):
-    _, result = trained(tmp_path, blobs(), "train.bound=reconstruction")
-    assert set(result["metrics"]) == {"reconstruction"}
+def test_a_plain_autoencoder_reports_what_it_loses_and_whether_z_can_be_moved(tmp_path):
+    run, result = trained(tmp_path, blobs(), "train.bound=reconstruction", "train.steps=300")
+    assert set(result["metrics"]) == {"reconstruction", "kept"}
+    assert len(result["deviations"]) == 2
+    small, large = (
+        result["metrics"]["kept"],
+        trained(tmp_path, blobs(), "train.bound=reconstruction", "model.latent=24", "train.steps=300", name="large")[1],
+    )
+    assert small > 0.8
+    assert large["metrics"]["kept"] < small - 0.3  # two numbers say where the spot is: the others are nobody's
+    assert "Lower model.latent" in large["notes"][0]
+    one = blobs()["image"][:1]
+    with pytest.raises(ConfigError, match="no distribution to draw from"):
+        run.sample(3)
+    near, far = (run.sample(40, like=one, spread=spread) for spread in (0.1, 1.0))
+    base = run.sample(1, like=one, spread=1e-6)
+    assert np.abs(near - base).mean() < 0.5 * np.abs(far - base).mean()
+    with pytest.raises(ConfigError, match="no density"):
+        run.predict(one, surprise=True)
+
+
+@pytest.mark.parametrize("setting", ["train.noise=0.3", "train.bound=capacity:2"])
+def test_other_ways_to_learn_go_through_a_run(tmp_path, setting):
+    run, result = trained(tmp_path, blobs(), setting)
+    assert np.isfinite(result["metrics"]["elbo"])
+    assert mapsto.load(run.folder).evaluate(blobs())["metrics"]["elbo"] == run.evaluate(blobs())["metrics"]["elbo"]
 
 
 def test_folds_average_the_report(tmp_path, monkeypatch):

@@ -69,7 +69,9 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
         encoder: torch.nn.Module = torch.nn.Identity()  # of a language model, which has nothing to encode
         simple = config.latent > 0 and flat(parts.output)
         if simple:
-            encoder = Joined(Perceptron(dim, config.depth, activation=config.activation))
+            encoder = Perceptron(dim, config.depth, activation=config.activation)
+            if schema.output.kind == "vector":
+                encoder = Joined(encoder)
         elif schema.inputs:
             encoder = Encoder(
                 dim,

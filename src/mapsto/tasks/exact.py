@@ -13,6 +13,7 @@ from mapsto.functional.posterior import Normal, Ppca
 from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
+from mapsto.outputs.sequence import SequenceOutput
 from mapsto.outputs.vector import KNOWN, VectorOutput
 from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
@@ -42,6 +43,8 @@ def simple(output: Output, latent: int, train: StoreFeed, test: StoreFeed) -> di
     """
     if isinstance(output, ImageOutput):
         return _pictures(output, latent, train, test)
+    if isinstance(output, SequenceOutput):
+        return _texts(output, train, test)
     return _table(output, train, test) if isinstance(output, VectorOutput) else {}
 
 
@@ -75,6 +78,15 @@ def normal(x: Float[Tensor, "N C"]) -> Normal | None:
 def known(feed: StoreFeed) -> Bool[Tensor, "N C"]:
     """Which cells of a table are there."""
     return torch.from_numpy(feed.take("target", feed.rows)[KNOWN].dense()[:, 0])
+
+
+def _texts(output: SequenceOutput, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:
+    """Tokens by how often each was seen, and once more; the end of a text is one of them."""
+    seen, _ = train.take("target", train.rows)["ids"].flat()
+    asked, lengths = test.take("target", test.rows)["ids"].flat()
+    counts = np.bincount(seen, minlength=output.vocabulary.size) + 1.0
+    total = -np.log(counts / counts.sum())[asked].sum()
+    return {"unigram": {"nll": float(total / len(lengths))}}
 
 
 def _table(output: VectorOutput, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:

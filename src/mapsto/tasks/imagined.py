@@ -42,6 +42,7 @@ def imagined(
     how: Sample,
     out: Path | None,
     console: Console | None,
+    spread: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Say what was never read.
 
@@ -54,6 +55,7 @@ def imagined(
         how: of texts, how tokens are drawn; its seed is that of z.
         out: pictures to a sheet (``.png``) or an array (``.npz``), texts and rows to the files that predictions go to.
         console: where to print; None prints nothing.
+        spread: as in :func:`latent`.
 
     Returns:
         One dict each: ``latent``, and the text under the target's name, or the file of the pictures and where in it.
@@ -61,7 +63,7 @@ def imagined(
     model = run.autoencoder
     if given and between is not None:
         raise ConfigError("--from and --between are two things.   Say one of them")
-    z = latent(run, given, between, count, how.seed)
+    z = latent(run, given, between, count, how.seed, spread)
     output = model.decoder.output
     known = PICTURES if isinstance(output, ImageOutput) else ROWS if isinstance(output, VectorOutput) else TEXTS
     if out is not None and out.suffix.lower() not in known:
@@ -88,11 +90,36 @@ def imagined(
     return rows
 
 
+SPREAD = 0.5
+"""How far a plain autoencoder's z is moved, in deviations of all z."""
+
+
 @torch.inference_mode()
-def latent(run: Run, given: Any, between: tuple[Any, Any] | None, count: int, seed: int) -> Float[Tensor, "N Z"]:
-    """Draws of the prior; or of what is believed of a row; or the straight line between two."""
+def latent(
+    run: Run, given: Any, between: tuple[Any, Any] | None, count: int, seed: int, spread: float = 0.0
+) -> Float[Tensor, "N Z"]:
+    """Draws of the prior; or of what is believed of a row, or near it; or the straight line between two.
+
+    Args:
+        run: of an autoencoder.
+        given: a row, or nothing.
+        between: two rows, or nothing.
+        count: N.
+        seed: of the draws.
+        spread: how far from the mean of the belief z is drawn, in deviations of all z; 0: as the belief has it, which a plain
+            autoencoder has none of: there it is 0.5.
+
+    Raises:
+        ConfigError: a plain autoencoder, and nothing to draw near to.
+    """
     model = run.autoencoder
-    if given in ("", None) and between is None:
+    nothing = given is None or (isinstance(given, str) and not given)
+    if nothing and between is None:
+        if not model.bound.drawn:
+            raise ConfigError(
+                f"{run.folder} is a plain autoencoder: its z have no distribution to draw from.   Say --from with a row, which "
+                "is varied; or train with train.bound=elbo"
+            )
         return model.prior.sample(count, stream(seed, "imagine")).to(run.device)
     asked = list(between) if between is not None else [given]
     found = []
@@ -104,6 +131,10 @@ def latent(run: Run, given: Any, between: tuple[Any, Any] | None, count: int, se
                 '{"column": value, ...}'
             )
         found.append(model.believe(feed.batch(feed.rows)))
+    if between is None and (spread or not model.bound.drawn):
+        deviations = torch.tensor(run.result.get("deviations", []) or [1.0] * model.latent).to(found[0].mean)
+        noise = torch.randn(count, model.latent, generator=stream(seed, "imagine")).to(run.device)
+        return found[0].mean + (spread or SPREAD) * deviations * noise
     if between is None:
         noise = torch.randn(count, 1, model.latent, generator=stream(seed, "imagine")).to(run.device)
         return found[0].draw(noise)[0][:, 0]

@@ -168,6 +168,7 @@ class Result(BaseModel):
     signatures: dict[str, str] = {}
     notes: list[str] = []
     usual: list[float] = []
+    deviations: list[float] = []
     missing: dict[str, str] = {}
 
 

@@ -241,17 +241,18 @@ class Run:
         _ = self.autoencoder
         return np.array([row["latent"] for row in self.predict(values)], np.float32)
 
-    def sample(self, count: int = 16, *, like: Any = None, seed: int = 0) -> Any:
+    def sample(self, count: int = 16, *, like: Any = None, spread: float = 0.0, seed: int = 0) -> Any:
         """New rows of an autoencoder: pictures (N, height, width, C) from 0 to 1, texts, or rows of a table as dicts.
 
         Args:
             count: N.
             like: a row: what is believed of it is drawn from, instead of the prior.
+            spread: how far from it instead, in deviations of all z.
             seed: of the draws.
         """
         from mapsto.tasks.imagined import latent, said
 
-        return said(self, latent(self, like, None, count, seed), seed=seed)
+        return said(self, latent(self, like, None, count, seed, spread), seed=seed)
 
     def between(self, one: Any, other: Any, count: int = 8) -> Any:
         """What an autoencoder says along the straight line from one row's z to another's, both ends among them."""

@@ -37,6 +37,7 @@ def sample(
     *,
     given: str = "",
     between: tuple[str, str] | None = None,
+    spread: float = 0.0,
     count: int = 0,
     tokens: int = 0,
     seconds: float = 0.0,
@@ -52,6 +53,7 @@ def sample(
         run: the run folder.
         given: what a map is asked, or what a language model goes on from.
         between: of an autoencoder, two rows: what lies between their z is said, evenly from one to the other.
+        spread: of an autoencoder, how far from the row's z new ones are drawn, in deviations of all z; 0: as its belief has it.
         count: how many to draw; 0: one, of an autoencoder 16.
         tokens: the most that are written; 0: 500 for a language model, else what training rows have.
         seconds: how long music is to be; 0: as many tokens as there are.
@@ -69,7 +71,9 @@ def sample(
         raise ConfigError(f"{count} sequences of {tokens} tokens: expected 0 (as usual) or more, of 0 or more tokens")
     loaded, how = load(run, device=device), how or Sample()
     if isinstance(loaded.model, VAE):
-        return imagined(loaded, given, between, count or 16, tokens, how, out, console)
+        return imagined(loaded, given, between, count or 16, tokens, how, out, console, spread)
+    if spread:
+        raise ConfigError(f"--spread is for the latent space of an autoencoder, and {run} has none.   Leave it out")
     if between is not None:
         raise ConfigError(
             f"--between is a path in the latent space of an autoencoder, and {run} has none.   Leave it out"
