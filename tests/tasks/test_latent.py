@@ -56,7 +56,8 @@ def spots(tmp_path_factory):
 def test_the_report_has_all_names_and_none_of_them_is_empty(spots):
     _, result = spots
     metrics = result["metrics"]
-    for name in ("elbo", "reconstruction", "kl", "nll", "bits_per_dim", "active_units", "amortisation_gap"):
+    gaps = ("amortisation_gap", "approximation_gap")
+    for name in ("elbo", "reconstruction", "kl", "nll", "bits_per_dim", "active_units", *gaps):
         assert np.isfinite(metrics[name]), name
     assert set(metrics["iwae"]) == {"1", "5", "50", "500"}
     rungs = [metrics["iwae"][k] for k in ("1", "5", "50", "500")]

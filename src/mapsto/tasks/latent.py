@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mapsto import kinds
 from mapsto.errors import ConfigError, did_you_mean
-from mapsto.functional.divergence import free_batch, free_dims, free_total
+from mapsto.functional.divergence import free_batch, free_dims, free_total, iwae
 from mapsto.inputs import Input
 from mapsto.inputs.latent import LatentInput
 from mapsto.inputs.vector import VectorInput
@@ -264,7 +264,7 @@ def judged(
     means, sigmas = (torch.from_numpy(x[evenly(len(x), 2000)]) for x in (found.means, found.sigmas))
     metrics["aggregate_kl"] = aggregate(model, means, sigmas)
     metrics["mutual_information"] = float(found.kl[evenly(len(found.kl), 2000)].mean()) - metrics["aggregate_kl"]
-    metrics["amortisation_gap"] = _gap(model, test)
+    metrics |= _gaps(model, test)
     each = {
         "elbo": found.elbo,
         "reconstruction": -found.log_likelihood,
@@ -381,15 +381,16 @@ def _intervals(each: Mapping[str, NDArray[np.float64]], resamples: int, seed: in
     return found
 
 
-def _gap(model: VAE, feed: StoreFeed) -> float:
-    """How much higher the ELBO of some rows is with the best belief for each."""
+def _gaps(model: VAE, feed: StoreFeed) -> dict[str, float]:
+    """How much higher the ELBO of some rows is with the best belief for each; and how far that one is below log p(x)."""
     cheap = flat(model.decoder.output)
     rows = feed.rows[evenly(len(feed.rows), REFINED if cheap else REFINED // 5)]
     batch = reworked(model, feed.batch(rows), rows)
     better = refine(model, batch) if cheap else refine(model, batch, steps=50, samples=2)
     with torch.no_grad():
-        shape = (64 if cheap else 16, len(rows), model.latent)
+        shape = (256 if cheap else 16, len(rows), model.latent)
         noise = torch.randn(shape, generator=stream(0, "gap")).to(better.mean)
         one, two = (model.weigh(batch, noise, belief) for belief in (model.believe(batch), better))
     gains = (two.log_likelihood.mean(0) - two.divergence) - (one.log_likelihood.mean(0) - one.divergence)
-    return float(gains.mean())
+    left = iwae(two.log_weights) - (two.log_likelihood.mean(0) - two.divergence)
+    return {"amortisation_gap": float(gains.mean()), "approximation_gap": float(left.mean())}
