@@ -320,6 +320,44 @@ class TestTables:
             train(config, holed()[0], root=tmp_path, console=Console(quiet=True))
 
 
+def waves(rows: int = 80, steps: int = 12):
+    rng = np.random.default_rng(0)
+    phase, high = rng.uniform(0, 1, rows), rng.uniform(0.5, 2, rows)
+    x = high[:, None] * np.sin(2 * np.pi * (np.arange(steps) / steps + phase[:, None])) + 0.1 * rng.standard_normal(
+        (rows, steps)
+    )
+    cut = [row[: steps - (4 if i % 5 == 0 else 0)] for i, row in enumerate(x.tolist())]  # some are shorter
+    return {"wave": cut}
+
+
+def test_series_are_said_again_and_sampled(tmp_path):
+    (tmp_path / "waves.jsonl").write_text("".join(json.dumps({"wave": x}) + "\n" for x in waves()["wave"]))
+    config = override(Config(), [*QUICK, "model.latent=2", "model.heads=2", "model.depth=1"])
+    config.data.source = str(tmp_path / "waves.jsonl")
+    config.data.inputs = ["wave:series"]
+    run, result = train(config, name="waves", root=tmp_path, console=Console(quiet=True))
+    assert np.isfinite(result["metrics"]["nll"])
+    assert set(result["baselines"]) == {"independent steps"}  # with steps missing there is no PCA
+    assert run.sample(3).shape == (3, 12)
+    rows = sample(run.folder, count=2, out=tmp_path / "new.jsonl")
+    assert len(rows[0]["wave"]) == 12
+    assert run.encode(waves()["wave"][:2]).shape == (2, 2)
+    assert all(one["passed"] for one in check_run(run.folder, Console(quiet=True))["laws"])
+    names = {path.rpartition("/")[2] for path in show(run.folder)["plots"]}
+    assert names == {"curves.png", "kl.png", "plane.png", "again.png", "samples.png"}
+
+
+def test_of_whole_series_the_simple_models_are_exact(tmp_path):
+    whole = {"wave": [x for x in waves()["wave"] if len(x) == 12]}
+    config = override(Config(), [*QUICK, "model.latent=2", "model.heads=2", "model.depth=1", "train.steps=4"])
+    config.data.inputs = ["wave:series"]
+    _, result = train(config, whole, name="whole", root=tmp_path, console=Console(quiet=True))
+    each = result["baselines"]
+    assert set(each) == {"independent steps", "probabilistic PCA 2", "full covariance"}
+    assert each["probabilistic PCA 2"]["nll"] < each["independent steps"]["nll"] - 5
+    assert result["metrics"]["nll"] > each["probabilistic PCA 2"]["nll"]
+
+
 def test_a_plain_autoencoder_reports_what_it_loses_and_whether_z_can_be_moved(tmp_path):
     run, result = trained(tmp_path, blobs(), "train.bound=reconstruction", "train.steps=300")
     assert set(result["metrics"]) == {"reconstruction", "kept"}

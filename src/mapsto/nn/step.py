@@ -87,6 +87,11 @@ class StepTarget(Target):
         half = self.likelihood.reach(LEVEL) * sigma
         return {"value": value, "sigma": sigma, "low": value - half, "high": value + half}
 
+    def sample(self, theta: Float[Tensor, "B L 2C"], stream: torch.Generator) -> NDArray:
+        """(B, L, C) draws, in the user's units."""
+        drawn = self.likelihood.sample(self._numbers(theta), stream)[..., 0]
+        return drawn.double().cpu().numpy() * self.scale + self.mean
+
     @staticmethod
     def _numbers(theta: Float[Tensor, "B L 2C"]) -> Float[Tensor, "B L C 2"]:
         return torch.stack(theta.chunk(2, -1), -1)

@@ -199,8 +199,12 @@ class SeriesOutput(Output):
 
     def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
         """NLL in standardised units, counted by the numbers that are known."""
-        log_p = self.head.each(theta[self.name], self.event(self.name, target))
-        return Loss({self.name: -log_p.sum((1, 2))}, {}, target["known"].sum((1, 2)).to(log_p.dtype))
+        log_p = self.head.each(theta[self.name], self.event(self.name, target)).sum((1, 2))
+        return Loss({self.name: -log_p}, {}, self.count(target, log_p))
+
+    def count(self, target: Mapping[str, Tensor], like: Tensor) -> Float[Tensor, " B"]:
+        """The numbers that are known."""
+        return target["known"].sum((1, 2)).to(like.dtype)
 
     def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
         """Arrays (B, H, C)."""

@@ -225,8 +225,8 @@ def measure(schema: Schema, rows: Any, config: Config) -> Measured:
     series = [m if f.kind == "series" else {} for f, m in zip(schema.inputs, inputs, strict=True)]
     if not schema.inputs:
         written |= {"limit": 0, "window": config.output.limit}
-    if schema.again and schema.output.kind == "vector":
-        written["holes"] = True
+    if schema.again:  # a cell may be missing; and what is said again goes on from nothing
+        written |= {"holes": True, "relative": False}
     if schema.output.kind == "image":
         if config.input.shift or config.input.flip:
             raise ConfigError(

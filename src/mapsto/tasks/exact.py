@@ -14,6 +14,7 @@ from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import KNOWN, VectorOutput
 from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
@@ -45,6 +46,8 @@ def simple(output: Output, latent: int, train: StoreFeed, test: StoreFeed) -> di
         return _pictures(output, latent, train, test)
     if isinstance(output, SequenceOutput):
         return _texts(output, train, test)
+    if isinstance(output, SeriesOutput):
+        return _series(output, latent, train, test)
     return _table(output, train, test) if isinstance(output, VectorOutput) else {}
 
 
@@ -78,6 +81,28 @@ def normal(x: Float[Tensor, "N C"]) -> Normal | None:
 def known(feed: StoreFeed) -> Bool[Tensor, "N C"]:
     """Which cells of a table are there."""
     return torch.from_numpy(feed.take("target", feed.rows)[KNOWN].dense()[:, 0])
+
+
+def _series(output: SeriesOutput, latent: int, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:
+    """Every step by itself, and all of them together, in the user's units."""
+    fitted, asked = (
+        torch.from_numpy(feed.take("target", feed.rows)["values"].dense().reshape(len(feed.rows), -1)).double()
+        for feed in (train, test)
+    )
+    units = (~asked.isnan()).double() @ torch.from_numpy(np.log(output.head.scale)).repeat(output.horizon)
+    some = ~fitted.isnan().all(0) & (fitted.nan_to_num(nan=-1e9).amax(0) > fitted.nan_to_num(nan=1e9).amin(0))
+    if not some.all():
+        return {}  # steps that no training row has, or that are always the same
+    plain = Normal.independent(fitted, least=LEAST).log_likelihood(asked)
+    found: dict[str, dict[str, float | None]] = {"independent steps": {"nll": float((units - plain).mean())}}
+    if fitted.isnan().any() or asked.isnan().any() or fitted.shape[1] > WIDE:
+        return found
+    with suppress(DataError):
+        nats = Ppca.fit(fitted, latent).log_likelihood(asked)
+        found[f"probabilistic PCA {latent}"] = {"nll": float((units - nats).mean())}
+    with suppress(DataError):
+        found["full covariance"] = {"nll": float((units - Normal.fit(fitted).log_likelihood(asked)).mean())}
+    return found
 
 
 def _texts(output: SequenceOutput, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:

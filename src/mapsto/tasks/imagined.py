@@ -20,6 +20,7 @@ from mapsto.models.vae import VAE
 from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.stream import stream
 from mapsto.tasks.feed import StoreFeed
@@ -28,7 +29,7 @@ from mapsto.tasks.predict import named, write_rows
 from mapsto.tasks.run import Run
 from mapsto.vocabulary import BEGIN
 
-__all__ = ["cells", "grid", "imagined", "latent", "pictures", "plain", "said", "simulated", "texts"]
+__all__ = ["cells", "grid", "imagined", "latent", "pictures", "plain", "said", "simulated", "texts", "waves"]
 
 PICTURES, TEXTS, ROWS = (".png", ".npz"), (".txt", ".jsonl", ".csv", ".parquet"), (".jsonl", ".csv", ".parquet")
 
@@ -65,11 +66,19 @@ def imagined(
         raise ConfigError("--from and --between are two things.   Say one of them")
     z = latent(run, given, between, count, how.seed, spread)
     output = model.decoder.output
-    known = PICTURES if isinstance(output, ImageOutput) else ROWS if isinstance(output, VectorOutput) else TEXTS
+    known = (
+        PICTURES
+        if isinstance(output, ImageOutput)
+        else ROWS
+        if isinstance(output, VectorOutput | SeriesOutput)
+        else TEXTS
+    )
     if out is not None and out.suffix.lower() not in known:
         raise ConfigError(f"--out {out}: {', '.join(known)} are written")
     if isinstance(output, ImageOutput):
         return _drawn(run, output, z, out or Path(f"{run.folder.name}.png"), console)
+    if isinstance(output, SeriesOutput):
+        return _listed([{output.name: one.tolist()} for one in waves(model, z)], z, out, console)
     if isinstance(output, VectorOutput):
         return _listed(cells(model, z, seed=how.seed, mean=between is not None), z, out, console)
     assert isinstance(output, SequenceOutput)
@@ -158,10 +167,12 @@ def _row(value: Any, columns: list[str]) -> Any:
 
 
 def said(run: Run, z: Float[Tensor, "N Z"], *, seed: int = 0, mean: bool = False) -> Any:
-    """What is said of each z: pictures (N, height, width, C) from 0 to 1, or a list of texts or of rows of a table."""
+    """What is said of each z: pictures (N, height, width, C) from 0 to 1, series (N, H, C); texts or rows in a list."""
     model = run.autoencoder
     if isinstance(model.decoder.output, VectorOutput):
         return cells(model, z, seed=seed, mean=mean)
+    if isinstance(model.decoder.output, SeriesOutput):
+        return waves(model, z)
     if isinstance(model.decoder.output, ImageOutput):
         return pictures(model, z)
     return texts(model, z, Sample(seed=seed))
@@ -197,6 +208,16 @@ def cells(model: VAE, z: Float[Tensor, "N Z"], *, seed: int = 0, mean: bool = Fa
 
 
 @torch.inference_mode()
+def waves(model: VAE, z: Float[Tensor, "N Z"]) -> NDArray[np.float64]:
+    """(N, H), or (N, H, C) of several channels: the mean of every number of a series, in the user's units."""
+    output = model.decoder.output
+    assert isinstance(output, SeriesOutput)
+    parts = [output.predict(model.say(some))[output.name]["value"] for some in z.split(64)]
+    said: NDArray[np.float64] = np.concatenate(parts)
+    return said[..., 0] if said.shape[-1] == 1 else said
+
+
+@torch.inference_mode()
 def texts(model: VAE, z: Float[Tensor, "N Z"], how: Any, tokens: int = 0) -> list[Any]:
     """What is written of each z."""
     output = model.decoder.output
@@ -222,6 +243,10 @@ def simulated(run: Run, count: int, *, seed: int = 0) -> tuple[Float[Tensor, "N 
         return z, run.rows(drawn[..., 0] if output.channels == 1 else drawn)
     if isinstance(output, VectorOutput):
         return z, run.rows(cells(model, z, seed=seed))
+    if isinstance(output, SeriesOutput):
+        source = stream(seed, "waves", device=z.device)
+        x = np.concatenate([output.head.sample(model.say(some)[output.name], source) for some in z.split(64)])
+        return z, run.rows((x[..., 0] if x.shape[-1] == 1 else x).tolist())
     return z, run.rows(texts(model, z, Sample(seed=seed)))
 
 

@@ -302,7 +302,7 @@ def _same(summary: Summary) -> bool:
     return summary.distinct == 1 or (span is not None and span[0] == span[2] and not summary.oddities)
 
 
-AGAIN = ("image", "sequence", "vector")
+AGAIN = ("image", "sequence", "series", "vector")
 """Inputs that there are outputs of: what an autoencoder can say again."""
 
 
@@ -331,7 +331,7 @@ def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dic
     if len(inputs) != 1 or inputs[0].kind not in AGAIN:
         found = ", ".join(f"{field.name} ({field.kind})" for field in inputs) or "nothing"
         raise ConfigError(
-            f"an autoencoder says again one picture, one sequence, or the columns of a table; here it is {found}.   Say "
+            f"an autoencoder says again one picture, sequence or series, or the columns of a table; here it is {found}.   Say "
             "--from COLUMN:KIND"
         )
     (field,) = inputs

@@ -1,5 +1,6 @@
 """What an autoencoder has learned: new rows, rows said again, the plane of z, what each dimension says and costs."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from mapsto.errors import MapstoError
 from mapsto.outputs.image import ImageOutput
+from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.ragged import evenly
 from mapsto.stream import stream
@@ -15,7 +17,7 @@ from mapsto.tasks.imagined import grid, pictures
 from mapsto.tasks.latent import evidence, reworked
 from mapsto.tasks.pictures import table
 from mapsto.tasks.pictures.picture import Gallery, Picture
-from mapsto.tasks.pictures.style import BLUE, GREY, ORANGE, figure, styled
+from mapsto.tasks.pictures.style import BLUE, GREY, ORANGE, SERIES, figure, styled
 from mapsto.tasks.run import Run
 from mapsto.training.evidence import Evidence
 
@@ -26,6 +28,8 @@ __all__ = ["seen"]
 
 ROWS = 1000
 """Test rows whose z are shown."""
+PANELS = 12
+"""Series that are shown."""
 DIMS = 12
 """Dimensions that are moved along, those of the largest KL first."""
 
@@ -51,6 +55,8 @@ def seen(run: Run, made: Gallery) -> None:
         _images(run, made, found)
     if isinstance(model.decoder.output, VectorOutput):
         table.seen(run, made)
+    if isinstance(model.decoder.output, SeriesOutput):
+        _series(run, made, model.decoder.output)
 
 
 def _images(run: Run, made: Gallery, found: Evidence) -> None:
@@ -83,6 +89,20 @@ def _images(run: Run, made: Gallery, found: Evidence) -> None:
     made.pictures.append(Picture("dimensions", "Along each dimension", caption, sheet(moved, len(steps))))
     caption = "The straight line between the two of these rows that are farthest apart."
     made.pictures.append(Picture("between", "From one to another", caption, sheet(line, 12)))
+
+
+def _series(run: Run, made: Gallery, output: SeriesOutput) -> None:
+    model, test = run.autoencoder, run.feed("test")
+    rows = test.rows[evenly(len(test.rows), PANELS)]
+    with torch.inference_mode():
+        batch = test.batch(rows)
+        said = output.predict(model.say(model.believe(batch).mean))[output.name]
+        true = output.event(output.name, batch["target"]).double().cpu().numpy() * output.head.scale + output.head.mean
+        new = output.predict(model.say(model.prior.sample(PANELS, stream(run.config.seed, "imagine")).to(run.device)))
+    caption = "Test rows (dots), and what the model says of E[z] (lines), with an interval of 95 % for each step."
+    made.pictures.append(Picture("again", "Said again", caption, lines(said, true)))
+    caption = "Series that the model says of draws of the prior: the mean of every step, with its interval of 95 %."
+    made.pictures.append(Picture("samples", "New ones", caption, lines(new[output.name], None)))
 
 
 def _labels(run: Run, rows: NDArray[np.int64]) -> list[str] | None:
@@ -138,6 +158,28 @@ def _plane(found: Evidence, labels: list[str] | None) -> "Figure":
     axes.set(xlabel=f"z {one + 1}", ylabel=f"z {two + 1}", aspect="equal")
     axes.axhline(0, color=GREY, linewidth=0.5, zorder=0)
     axes.axvline(0, color=GREY, linewidth=0.5, zorder=0)
+    return drawn
+
+
+@styled
+def lines(said: Mapping[str, NDArray], true: NDArray | None) -> "Figure":
+    """Series side by side, on one scale."""
+    count, steps, channels = said["value"].shape
+    across = min(4, count)
+    down = -(-count // across)
+    drawn = figure(0.3 + 1.4 * down)
+    panels = list(drawn.subplots(down, across, squeeze=False, sharex=True, sharey=True).flat)
+    at = np.arange(steps)
+    for i, axes in enumerate(panels):
+        if i >= count:
+            axes.set_axis_off()
+            continue
+        for c in range(channels):
+            colour = SERIES[c % len(SERIES)]
+            axes.fill_between(at, said["low"][i, :, c], said["high"][i, :, c], color=colour, alpha=0.15, linewidth=0)
+            axes.plot(at, said["value"][i, :, c], color=colour, linewidth=1.2)
+            if true is not None:
+                axes.plot(at, true[i, :, c], ".", color=colour if channels > 1 else GREY, markersize=3)
     return drawn
 
 
