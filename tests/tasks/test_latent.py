@@ -263,6 +263,8 @@ class TestTables:
         lines = (tmp_path / "filled.csv").read_text().splitlines()
         assert '"a.low"' in lines[0]
         assert len(lines) == 161
+        assert '"sign.probability.plus"' in lines[0]
+        assert '"sign.probability",' not in lines[0]
 
     def test_new_rows_go_together_as_the_real_ones_do(self, numbers, tmp_path):
         run, _ = numbers
@@ -280,6 +282,8 @@ class TestTables:
         run, _ = numbers
         with pytest.raises(ConfigError, match=r'no column "sgin".*Did you mean "sign"'):
             sample(run.folder, given='{"sgin": "plus"}')
+        with pytest.raises(ConfigError, match=r'"sign": no training row has "pluss".*Did you mean "plus"'):
+            sample(run.folder, given='{"sign": "pluss"}')
         with pytest.raises(ConfigError, match="expected a row as"):
             sample(run.folder, given='{"a": ')
         with pytest.raises(DataError, match=r"row 2: .*has no cell that is known"):

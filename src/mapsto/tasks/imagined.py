@@ -18,6 +18,7 @@ from mapsto.errors import ConfigError, did_you_mean
 from mapsto.models.search import Sample, search
 from mapsto.models.vae import VAE
 from mapsto.nn.target import LabelTarget, NumberTarget
+from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.sequence import SequenceOutput
 from mapsto.outputs.series import SeriesOutput
@@ -133,7 +134,7 @@ def latent(
     asked = list(between) if between is not None else [given]
     found = []
     for value in asked:
-        feed = run.rows(_row(value, run.schema.sources) if run.schema.output.kind == "vector" else value)
+        feed = run.rows(_row(value, model.decoder.output) if run.schema.output.kind == "vector" else value)
         if len(feed.rows) != 1:
             raise ConfigError(
                 f"{value}: one row is needed here, found {len(feed.rows)}.   Name one picture, one text, or a row as "
@@ -151,7 +152,7 @@ def latent(
     return torch.lerp(found[0].mean, found[1].mean, share)
 
 
-def _row(value: Any, columns: list[str]) -> Any:
+def _row(value: Any, output: Output) -> Any:
     """A row of a table may be given as a dict, or as one in JSON; what it does not say is missing."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
@@ -160,9 +161,13 @@ def _row(value: Any, columns: list[str]) -> Any:
             raise ConfigError(f'{value}: expected a row as {{"column": value, ...}}: {error}') from None
     if not isinstance(value, Mapping):
         return value
-    for name in value:
+    columns = output.targets
+    for name, cell in value.items():
         if name not in columns:
             raise ConfigError(f'there is no column "{name}" ({", ".join(columns)}).{did_you_mean(name, columns)}')
+        head = columns[name]
+        if isinstance(head, LabelTarget) and cell is not None and str(cell) not in head.classes:
+            raise ConfigError(f'"{name}": no training row has "{cell}".{did_you_mean(str(cell), head.classes)}')
     return [{name: value.get(name) for name in columns}]
 
 

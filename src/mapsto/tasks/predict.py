@@ -87,12 +87,13 @@ def line(row: dict[str, Any]) -> str:
 def named(row: dict[str, Any]) -> str:
     """A row of a table for a person: every value with its name, and in brackets what a missing one may be; without z."""
     parts = []
+    said = lambda x: f"{x:.6g}" if isinstance(x, float) else _short(x)  # noqa: E731
     for name, value in row.items():
         if name.startswith("latent") or name.endswith((".low", ".high", ".probability")):
             continue
         low, high, p = (row.get(f"{name}.{end}") for end in ("low", "high", "probability"))
-        sure = f" ({_short(low)} to {_short(high)})" if low is not None else "" if p is None else f" ({p[value]:.2f})"
-        parts.append(f"{name} {_short(value)}{sure}")
+        sure = f" ({said(low)} to {said(high)})" if low is not None else "" if p is None else f" ({p[value]:.2f})"
+        parts.append(f"{name} {said(value)}{sure}")
     return "  ".join(parts)
 
 
@@ -114,7 +115,11 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
         import pyarrow as pa
         from pyarrow import csv, parquet
 
-        made = [_flat(row, text=path.suffix == ".csv") for row in rows]
+        parted = {name for row in rows for name, value in row.items() if isinstance(value, dict)}
+        made = [
+            _flat({n: v for n, v in row.items() if v is not None or n not in parted}, text=path.suffix == ".csv")
+            for row in rows
+        ]
         names = dict.fromkeys(name for row in made for name in row)
         flat = pa.table({name: [row.get(name) for row in made] for name in names})
         if path.suffix == ".csv":
