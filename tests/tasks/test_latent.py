@@ -490,7 +490,7 @@ class TestSettings:
     def test_what_cannot_be_said_again_is_refused(self, tmp_path):
         rows = {"text": [f"some words, the {i}th time" for i in range(40)], "a": list(range(40))}
         with pytest.raises(
-            ConfigError, match=r"one picture, one sequence, or the columns.*text \(sequence\), a \(vector\)"
+            ConfigError, match=r"one picture, sequence or series, or the columns.*text \(sequence\), a \(vector\)"
         ):
             trained(tmp_path, rows)
 

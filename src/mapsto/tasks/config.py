@@ -178,7 +178,9 @@ class ModelConfig(Section):
     )
     posterior: str = Field("normal", description="what the encoder believes of z: normal, full, flow:layers=4")
     prior: str = Field("standard", description="what is believed of z before: standard, mixture:components=16")
-    memory: int = Field(1, description="items that the decoder is given z as", ge=1, le=4096)
+    memory: int = Field(
+        4, description="items that a decoder which attends is given z as; perceptrons are given one", ge=1, le=4096
+    )
     dropout: float = Field(0.1, description="share of numbers dropped in training", ge=0, lt=1)
     masking: float = Field(0.0, description="share of items hidden in training", ge=0, lt=1)
     sigma: Literal["dims", "shared", "datum"] = Field(

@@ -89,7 +89,7 @@ def autoencoder(
     """
     target: dict[str, Any] = {"kind": "latent", "latent": config.latent, "posterior": config.posterior}
     believes = VectorOutput(config.dim, targets={"latent": target})
-    source = LatentInput(config.dim, latent=config.latent, items=config.memory)
+    source = LatentInput(config.dim, latent=config.latent, items=1 if flat(output) else config.memory)
     return VAE(
         Mapper(dict(inputs), encoder, pool, believes, masking=config.masking),
         kinds.make("priors", config.prior, latent=config.latent),
