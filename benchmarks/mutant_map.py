@@ -19,9 +19,10 @@ from rich.console import Console
 from mapsto.data.kind import describe
 from mapsto.data.table import open_table
 from mapsto.tasks.check import check_data
-from mapsto.tasks.config import Config, DataConfig, InputConfig
+from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import prepare
 from mapsto.tasks.schema import Errors, resolve
+from mapsto.tasks.section import DataConfig, InputConfig
 from mutant import Mutant, Want
 
 __all__ = ["draw_map"]

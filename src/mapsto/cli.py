@@ -232,20 +232,9 @@ def sample(
 
     _tune()
     how = Sample(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
-    written = work(
-        run,
-        given=given,
-        between=between,
-        spread=spread,
-        count=count,
-        tokens=tokens,
-        seconds=seconds,
-        how=how,
-        until=until or [],
-        out=out,
-        device=device,
-        console=_console(as_json),
-    )
+    more: dict[str, Any] = {"tokens": tokens, "seconds": seconds, "until": until or [], "device": device}
+    of: dict[str, Any] = {"given": given, "between": between, "spread": spread, "count": count}
+    written = work(run, **of, **more, how=how, out=out, console=_console(as_json))
     if as_json:
         _print_json({"samples": written})
 

@@ -8,9 +8,9 @@ from mapsto.errors import DataError
 from mapsto.midi import midi_file, read_midi
 from mapsto.music import Music
 from mapsto.note import Note
-from mapsto.tasks.config import DataConfig
 from mapsto.tasks.demo import pieces
 from mapsto.tasks.schema import Errors, Field, Schema
+from mapsto.tasks.section import DataConfig
 
 NOTES = [Note(0, 10, 60)]
 

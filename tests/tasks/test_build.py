@@ -8,9 +8,9 @@ from mapsto.nn.distance import T5, ALiBi, Relative
 from mapsto.nn.memory import CompositeMemory, GatedMemory, Recall
 from mapsto.nn.position import NoPosition, Sinusoidal
 from mapsto.tasks.build import build
-from mapsto.tasks.config import ModelConfig
 from mapsto.tasks.dataset import Measured
 from mapsto.tasks.schema import Field, Schema
+from mapsto.tasks.section import ModelConfig
 from mapsto.vocabulary import Bytes
 
 NUMBER = {"name": "x", "kind": "number", "mean": [0.0], "scale": [1.0]}

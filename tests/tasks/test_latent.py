@@ -12,7 +12,7 @@ import mapsto
 from mapsto.errors import ConfigError, DataError
 from mapsto.models.bound import Capacity, Elbo, Iwae, Reconstruction
 from mapsto.tasks.check import check_run
-from mapsto.tasks.config import Config, TrainConfig, override
+from mapsto.tasks.config import Config, override
 from mapsto.tasks.convert import convert
 from mapsto.tasks.evaluate import evaluate
 from mapsto.tasks.folds import train_folds
@@ -20,6 +20,7 @@ from mapsto.tasks.imagined import grid
 from mapsto.tasks.latent import bound
 from mapsto.tasks.predict import predict
 from mapsto.tasks.sample import sample
+from mapsto.tasks.section import TrainConfig
 from mapsto.tasks.show import show
 from mapsto.tasks.train import train
 from mapsto.training.checkpoint import Checkpoints

@@ -18,10 +18,10 @@ from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.search import Greedy, Sample
 from mapsto.tasks.build import load_model
 from mapsto.tasks.check import check_run
-from mapsto.tasks.config import DataConfig
 from mapsto.tasks.run import load
 from mapsto.tasks.sample import continued, sample
 from mapsto.tasks.schema import resolve
+from mapsto.tasks.section import DataConfig
 from mapsto.tasks.window import WindowFeed
 from mapsto.vocabulary import BEGIN, UNKNOWN
 

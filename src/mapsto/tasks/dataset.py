@@ -25,12 +25,13 @@ from mapsto.errors import ConfigError, DataError
 from mapsto.models.mapper import Mapper
 from mapsto.ragged import Ragged
 from mapsto.tasks import prepared
+from mapsto.tasks.again import itself
 from mapsto.tasks.cell import FILES
 from mapsto.tasks.config import Config
 from mapsto.tasks.demo import demo_table
 from mapsto.tasks.future import columns, in_windows, reading
 from mapsto.tasks.prepared import Measured
-from mapsto.tasks.schema import Errors, Field, Row, Schema, itself, resolve
+from mapsto.tasks.schema import Errors, Field, Row, Schema, resolve
 from mapsto.tasks.survey import divide, survey
 from mapsto.vocabulary import Vocabulary
 

@@ -7,7 +7,8 @@ from mapsto.data.kind import describe
 from mapsto.data.source import Table
 from mapsto.data.table import open_table
 from mapsto.errors import ConfigError
-from mapsto.tasks.config import Config, DataConfig
+from mapsto.tasks.config import Config
+from mapsto.tasks.section import DataConfig
 
 __all__ = ["columns", "forecasting", "history", "in_windows", "reading", "to_go_on"]
 

@@ -27,10 +27,11 @@ from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.ragged import evenly
 from mapsto.stream import stream
-from mapsto.tasks.config import Config, ModelConfig, TrainConfig
+from mapsto.tasks.config import Config
 from mapsto.tasks.exact import WIDE, simple
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.holes import hidden
+from mapsto.tasks.section import ModelConfig, TrainConfig
 from mapsto.training.evidence import LADDER, ROOM, Evidence, aggregate, refine, weigh
 
 __all__ = [

@@ -18,10 +18,7 @@ from mapsto.data.source import Table
 from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
-from mapsto.models.search import Written
 from mapsto.models.vae import VAE
-from mapsto.nn.step import StepTarget
-from mapsto.nn.target import LabelsTarget, LabelTarget, Target
 from mapsto.tasks.build import load_model
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
@@ -33,8 +30,9 @@ from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
 from mapsto.tasks.latent import beliefs, bound, p_values
 from mapsto.tasks.latent import surprise as strange
+from mapsto.tasks.readable import readable, told
 from mapsto.tasks.schema import USUAL, Errors, Schema
-from mapsto.tasks.score import Answers, answer
+from mapsto.tasks.score import answer
 from mapsto.tasks.window import make_feed
 from mapsto.tasks.written import alone, strategy, write, written
 from mapsto.training.parallel import World
@@ -222,7 +220,7 @@ class Run:
         if alone(self.model) is not None:
             output = self.config.output.model_copy(update={"beam": max(beam or self.config.output.beam, best)})
             return told(self.model, write(self.model, feed, strategy(output), best=best))
-        told_of = _readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
+        told_of = readable(self.model, answer(self.model, feed, targets=False), len(feed.rows))
         return [name | row for name, row in zip(self._called(values, len(told_of)), told_of, strict=True)]
 
     def _strange(self, feed: StoreFeed) -> list[dict[str, float]]:
@@ -345,57 +343,3 @@ def load(folder: str | Path, *, device: str = "auto") -> Run:
     if isinstance(model, VAE):
         model.bound = bound(config.train, config.train.steps)
     return Run(path, model.to(find(device)), schema, config)
-
-
-def _readable(model: Mapper, found: Answers, rows: int) -> list[dict[str, Any]]:
-    """Arrays as what a person reads, a dict a row."""
-    items = model.output.kind in ("items", "series")
-    readable: list[dict[str, Any]] = [{} for _ in range(rows)]
-    for name, head in model.output.targets.items():
-        events = _events(head, found.predicted[name])
-        for row, event in zip(found.row.tolist(), events, strict=True):
-            for key, value in event.items():
-                label = name if key == "value" else f"{name}.{key}"
-                if items:
-                    readable[row].setdefault(label, []).append(value)
-                else:
-                    readable[row][label] = value
-    return readable
-
-
-def _events(head: Target, arrays: Mapping[str, NDArray]) -> list[dict[str, Any]]:
-    if isinstance(head, LabelTarget):
-        p = np.exp(arrays["log_probability"].astype(np.float64))
-        return [
-            {"value": head.classes[v], "probability": dict(zip(head.classes, row, strict=True))}
-            for v, row in zip(arrays["value"].tolist(), p.tolist(), strict=True)
-        ]
-    if isinstance(head, LabelsTarget):
-        return [
-            {
-                "value": [c for c, yes in zip(head.classes, said, strict=True) if yes],
-                "probability": dict(zip(head.classes, row, strict=True)),
-            }
-            for said, row in zip(arrays["value"].tolist(), arrays["probability"].tolist(), strict=True)
-        ]
-    single = arrays["value"].shape[-1] == 1
-    if isinstance(head, StepTarget):
-        columns = {k: (v[:, 0] if single else v).tolist() for k, v in arrays.items()}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    return [
-        {"value": v[0] if single else v, "sigma": s[0] if single else s}
-        for v, s in zip(arrays["value"].tolist(), arrays["sigma"].tolist(), strict=True)
-    ]
-
-
-def told(model: Mapper, found: list[list[Written]]) -> list[dict[str, Any]]:
-    """Written sequences as what a person reads, a dict a row."""
-    output = written(model)
-    rows: list[dict[str, Any]] = []
-    for lines in found:
-        texts = [(output.vocabulary.decode(line.ids), line.log_probability) for line in lines]
-        row: dict[str, Any] = {output.name: texts[0][0], f"{output.name}.log_probability": texts[0][1]}
-        if len(texts) > 1:
-            row[f"{output.name}.best"] = [{"value": text, "log_probability": log_p} for text, log_p in texts]
-        rows.append(row)
-    return rows

@@ -11,9 +11,9 @@ from mapsto.data.source import Chunk, Table
 from mapsto.data.value import missing
 from mapsto.errors import ConfigError, DataError, did_you_mean
 from mapsto.tasks.cell import FILES, SOURCES, content_of, convert, even, same_length, times
-from mapsto.tasks.config import DataConfig
+from mapsto.tasks.section import DataConfig
 
-__all__ = ["Field", "Row", "Schema", "itself", "resolve"]
+__all__ = ["USUAL", "Errors", "Field", "Row", "Schema", "constant", "fields", "resolve", "spec"]
 
 TARGETS = ("label", "labels", "number", "items", "sequence", "series", "music")
 NOTHING = "nothing"
@@ -223,7 +223,7 @@ class Errors:
             raise fault(f"{name} row {row}: {message}{end}{many}{cure}")
 
 
-def _spec(text: str, table: Table, role: str) -> list[tuple[str, str]]:
+def spec(text: str, table: Table, role: str) -> list[tuple[str, str]]:
     """``name``, ``name:kind`` or ``name,name:kind`` as (column, kind or empty)."""
     form = f"--{role} {{}}"
     if text in table.columns:
@@ -257,7 +257,7 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
     """
     special = ({config.split, config.group, config.times} - {""}) | ({table.split} if table.split else set())
     if config.targets:
-        targets = [c for text in config.targets for c in _spec(text, table, "to")]
+        targets = [c for text in config.targets for c in spec(text, table, "to")]
     else:
         usual = [c for c in table.columns if c.lower() in USUAL]
         alone = [c for c in table.columns if c not in special]
@@ -270,7 +270,7 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
     if nothing:
         sources = []
     elif config.inputs:
-        sources = [c for text in config.inputs for c in _spec(text, table, "from")]
+        sources = [c for text in config.inputs for c in spec(text, table, "from")]
     else:
         taken = special | {c for c, _ in targets}
         sources = [(c, "") for c in table.columns if c not in taken]
@@ -284,67 +284,29 @@ def resolve(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, di
     if both:
         raise ConfigError(f'"{sorted(both)[0]}" is both source and target.   Leave it out of --from')
     summaries = describe(table, [c for c, _ in sources + targets])
-    inputs = _inputs(table, sources, summaries, config)
+    inputs = fields(table, sources, summaries, config)
     output = _output(targets, summaries, inputs)
     for column, kind in output.columns if output.kind == "vector" else []:
         s = summaries[column]
         if kind == "label" and s.distinct == 1:
             raise fault(f'{table.name}: "{column}" has one class ({s.examples[0]}), two are needed.   Say another --to')
-        if kind == "number" and _same(s):
+        if kind == "number" and constant(s):
             value = s.examples[0] if s.range is None else f"{s.range[0]:g}"
             raise fault(f'{table.name}: "{column}" is {value} in every row: nothing to learn.   Say another --to')
     return Schema(inputs, output, config.times, tuple(config.missing)), summaries
 
 
-def _same(summary: Summary) -> bool:
+def constant(summary: Summary) -> bool:
     """Whether a column has one value in all rows."""
     span = summary.range
     return summary.distinct == 1 or (span is not None and span[0] == span[2] and not summary.oddities)
 
 
-AGAIN = ("image", "sequence", "series", "vector")
-"""Inputs that there are outputs of: what an autoencoder can say again."""
-
-
-def itself(config: DataConfig, table: Table, describe: Any) -> tuple[Schema, dict[str, Summary]]:
-    """What an autoencoder reads and says again: one picture or sequence, or the columns of a table.
-
-    Args:
-        config: the columns as the user named them; with none, pictures if there are any. A target is not read: it is what
-            rows are called by, if anything.
-        table: the data.
-        describe: summarises columns.
-
-    Raises:
-        ConfigError: nothing, or more than one thing, to say again.
-    """
-    special = {config.split, config.group, config.times, table.split or ""}
-    named = [c for text in config.targets for c in _spec(text, table, "to")]
-    free = [c for c in table.columns if c not in special and c not in {c for c, _ in named}]
-    sources = [c for text in config.inputs for c in _spec(text, table, "from")] or [(c, "") for c in free]
-    summaries = describe(table, [c for c, _ in sources])
-    if not config.inputs:
-        pictures = [c for c, _ in sources if infer(summaries[c]).kind == "image"]
-        left = [c for c, _ in sources if c.lower() not in USUAL and not _same(summaries[c])]
-        sources = [(c, "") for c in pictures or left]
-    inputs = _inputs(table, sources, summaries, config)
-    if len(inputs) != 1 or inputs[0].kind not in AGAIN:
-        found = ", ".join(f"{field.name} ({field.kind})" for field in inputs) or "nothing"
-        raise ConfigError(
-            f"an autoencoder says again one picture, sequence or series, or the columns of a table; here it is {found}.   Say "
-            "--from COLUMN:KIND"
-        )
-    (field,) = inputs
-    for column in (c for c, _ in field.columns if field.kind == "vector" and _same(summaries[c])):
-        raise fault(f'{table.name}: "{column}" is the same in every row: nothing to learn.   Leave it out of --from')
-    output = Field(field.name, field.kind, field.columns)
-    return Schema(inputs, output, "", tuple(config.missing)), {c: summaries[c] for c, _ in field.columns}
-
-
-def _inputs(
+def fields(
     table: Table, sources: list[tuple[str, str]], summaries: Mapping[str, Summary], config: DataConfig
 ) -> list[Field]:
-    fields: list[Field] = []
+    """What is read of these columns: numbers and categories together as one table, others each by itself."""
+    found: list[Field] = []
     cells: list[tuple[str, str]] = []
     for column, given in sources:
         guess = infer(summaries[column])
@@ -354,15 +316,15 @@ def _inputs(
         if kind in ("number", "label", "vector"):
             cells.append((column, "label" if kind == "label" else "number"))
         elif kind in kinds.names("inputs") or kind == "music":  # music is a sequence of events
-            fields.append(Field(column, "sequence" if kind == "music" else kind, [(column, kind)]))
+            found.append(Field(column, "sequence" if kind == "music" else kind, [(column, kind)]))
         else:
             raise ConfigError(
                 f'"{column}" holds {guess.reason}, and kind "{kind}" cannot be mapped from.   '
                 f"Kinds: {', '.join(SOURCES)}; say --from {column}:KIND, or leave it out"
             )
     if cells:
-        fields.append(Field(cells[0][0] if len(cells) == 1 else "table", "vector", cells))
-    return fields
+        found.append(Field(cells[0][0] if len(cells) == 1 else "table", "vector", cells))
+    return found
 
 
 def _output(targets: list[tuple[str, str]], summaries: Mapping[str, Summary], inputs: list[Field]) -> Field:

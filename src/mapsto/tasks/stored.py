@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from mapsto import kinds
 from mapsto.data.fault import plain
-from mapsto.tasks.config import ModelConfig
+from mapsto.tasks.section import ModelConfig
 
 __all__ = ["Reference", "Stored", "read_stored"]
 

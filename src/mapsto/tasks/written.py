@@ -13,8 +13,8 @@ from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Beam, Greedy, Strategy, Written, search
 from mapsto.outputs.sequence import SequenceOutput
-from mapsto.tasks.config import OutputConfig
 from mapsto.tasks.feed import StoreFeed
+from mapsto.tasks.section import OutputConfig
 from mapsto.training.backoff import Unigram, tuned_order
 from mapsto.training.parallel import World
 from mapsto.training.transcript import Transcript, copied, tokens
