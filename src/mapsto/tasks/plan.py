@@ -34,11 +34,15 @@ def sized(config: Config, dataset: Dataset) -> Config:
     if config.size == "auto":
         config.size = "xs" if rows < 1000 else "s" if rows < 50_000 else "m"
     size = dict(SIZES[config.size])
-    kind = dataset.schema.output.kind
-    if config.model.latent and (kind == "vector" or (kind == "image" and not config.input.patch)):
-        size |= {"dim": 4 * size["dim"], "depth": 2}  # perceptrons, which are cheap
-    elif config.model.latent:
-        size |= {"dim": max(64, size["dim"]), "heads": max(4, size["heads"])}  # z has to tell all queries what to say
+    if config.model.latent:
+        kind = dataset.schema.output.kind
+        if kind == "vector" or (kind == "image" and not config.input.patch):
+            size |= {"dim": 4 * size["dim"], "depth": 2}  # perceptrons, which are cheap
+        else:
+            size |= {
+                "dim": max(64, size["dim"]),
+                "heads": max(4, size["heads"]),
+            }  # z has to tell all queries what to say
     for name in ("dim", "depth", "heads"):
         if not getattr(config.model, name):
             setattr(config.model, name, int(size[name]))
