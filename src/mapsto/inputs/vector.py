@@ -131,13 +131,13 @@ class VectorInput(Input):
 
     def hide(self, batch: Mapping[str, Tensor], hidden: Bool[Tensor, "B C"]) -> dict[str, Tensor]:
         """The same rows without some cells, by their columns in order."""
-        order = {id(c): i for i, c in enumerate(self.columns)}
         numbers, labels = batch["numbers"], batch["labels"]
+        kinds = [c["kind"] for c in self.columns]
         if self.numbers:
-            at = torch.tensor([order[id(c)] for c, n in zip(self.numbers, self.widths, strict=True) for _ in range(n)])
-            numbers = numbers.masked_fill(hidden[:, at.to(hidden.device)], torch.nan)
+            at = [i for i, kind in enumerate(kinds) if kind == "number" for _ in self.columns[i]["mean"]]
+            numbers = numbers.masked_fill(hidden[:, at], torch.nan)
         if self.labels:
-            at = torch.tensor([order[id(c)] for c in self.labels], device=hidden.device)
+            at = [i for i, kind in enumerate(kinds) if kind == "label"]
             labels = torch.where(hidden[:, at], torch.tensor(self.starts).to(labels), labels)
         return {**batch, "numbers": numbers, "labels": labels}
 

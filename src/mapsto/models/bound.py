@@ -41,6 +41,11 @@ class Weighed:
         """KL(q ‖ p) in closed form, or the mean over the draws of log q(z) − log p(z)."""
         return (self.log_q - self.log_prior).mean(0) if self.kl is None else self.kl.sum(-1)
 
+    @property
+    def elbo(self) -> Float[Tensor, " B"]:
+        """The mean over the draws of log p(x | z), less the KL, at β = 1."""
+        return self.log_likelihood.mean(0) - self.divergence
+
 
 class Bound(ABC):
     """The contract: the terms of a loss, each (B,), and their weights.

@@ -13,7 +13,7 @@ from mapsto.models.mapper import Batch
 from mapsto.noise import Random
 from mapsto.outputs.vector import KNOWN, VectorOutput
 
-__all__ = ["Binarise", "Corrupt", "Hide", "Rework"]
+__all__ = ["Binarise", "Corrupt", "Hide", "Rework", "spared"]
 
 
 class Rework(Random, ABC):
@@ -55,6 +55,12 @@ class Binarise(Rework):
         return {name: {**part, "pixels": bits} if "pixels" in part else part for name, part in batch.items()}
 
 
+def spared(hidden: Bool[Tensor, "B C"], known: Bool[Tensor, "B C"]) -> Bool[Tensor, "B C"]:
+    """Known cells to be hidden: none of a row that would lose all it has."""
+    hidden = hidden & known
+    return hidden & ~(hidden.sum(1) == known.sum(1))[:, None]
+
+
 class Hide(Rework):
     """Cells of a table hidden, in what is read and in what is said: log p(x_known) of any cells is learned, and q of any.
 
@@ -84,8 +90,7 @@ class Hide(Rework):
         source = self.draw(known.device)
         u = torch.rand(known.shape[0], known.shape[1] + 2, generator=source, device=known.device)
         whole, rate = u[:, :1] >= self.rate, u[:, 1:2]
-        hidden = (u[:, 2:] < rate) & known & ~whole
-        return self.without(batch, hidden & ~(hidden.sum(1) == known.sum(1))[:, None])
+        return self.without(batch, spared((u[:, 2:] < rate) & ~whole, known))
 
     def without(self, batch: Batch, hidden: Bool[Tensor, "B C"]) -> Batch:
         """The batch without these cells."""

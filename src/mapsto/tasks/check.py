@@ -90,14 +90,14 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         say(f"  {role:<5}{column:<18}{kind:<10}{amount(summary.distinct)} different{size}{gaps}    ({guess.reason})")
         if 1 < len(columns[column]["counts"]) <= 12:
             say("       " + ", ".join(f"{k} {amount(n)}" for k, n in columns[column]["counts"].items()))
-    config, chosen = choose(sized(config, dataset), dataset, device=_cpu())
+    config, chosen = choose(sized(config, dataset), dataset, device=torch.device("cpu"))
     config = settle(config, dataset)
     model = build(schema, dataset.measured, config.model, seed=config.seed)
     if not model.names:
         counts = token_counts(dataset)
     unit = "" if model.names else f" {units(written(model).vocabulary)}"
     say(f"split    train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])}{unit}")
-    train = feed(dataset, "train", model, config, _cpu())
+    train = feed(dataset, "train", model, config, torch.device("cpu"))
     plan = make_plan(config, train, bfloat16=False)
     order = train.order(0)
     places = sum(int(len(rows) * _lengths(train, rows).max()) for rows in order)
@@ -142,10 +142,6 @@ def check_data(config: Config, console: Console, source: Any = None) -> dict[str
         "sees": seen,
         "model": {"parameters": parameters(model), "steps": plan.steps},
     }
-
-
-def _cpu() -> Any:
-    return torch.device("cpu")
 
 
 def _lengths(train: StoreFeed, rows: Any) -> Any:
@@ -242,10 +238,8 @@ def _calibrated(run: Run, console: Console) -> Calibration:
     """Rows drawn from the model itself, whose z are known: whether the encoder believes what is true as often as it says."""
     z, feed = simulated(run, SIMULATED if flat(run.model.output) else SIMULATED // 5)
     model = run.autoencoder
-    parts = [
-        (rows, ranks(model, z[torch.from_numpy(rows)], feed.batch(rows), seed=i)) for i, rows in enumerate(feed.once())
-    ]
-    found = Calibration.of(torch.cat([shares for _, shares in parts]))
+    parts = (ranks(model, z[torch.from_numpy(rows)], feed.batch(rows), seed=i) for i, rows in enumerate(feed.once()))
+    found = Calibration.of(torch.cat(list(parts)))
     console.print(
         Text(
             f"calibration: of {found.rows} rows drawn from the model, D {found.distance:.3f} in dimension {found.dimension}, "

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mapsto.inputs.vector import VectorInput
-from mapsto.models.rework import Hide
+from mapsto.models.rework import Hide, spared
 from mapsto.models.vae import VAE
 from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs.vector import KNOWN, VectorOutput
@@ -71,8 +71,7 @@ def _said(head: Any, value: Any) -> Any:
 def drawn(there: Bool[Tensor, "B C"], rows: NDArray[np.int64]) -> Bool[Tensor, "B C"]:
     """Which cells are hidden: each row's by its number; one that is known stays."""
     u = torch.stack([torch.rand(there.shape[1], generator=stream(0, "hide", int(row))) for row in rows])
-    found = (u.to(there.device) < SHARE) & there
-    return found & ~(found.sum(1) == there.sum(1))[:, None]
+    return spared(u.to(there.device) < SHARE, there)
 
 
 def guessed(model: VAE, feed: StoreFeed, *, seed: int = 0) -> dict[str, dict[str, NDArray]]:

@@ -392,6 +392,5 @@ def _gaps(model: VAE, feed: StoreFeed) -> dict[str, float]:
         shape = (256 if cheap else 16, len(rows), model.latent)
         noise = torch.randn(shape, generator=stream(0, "gap")).to(better.mean)
         one, two = (model.weigh(batch, noise, belief) for belief in (model.believe(batch), better))
-    gains = (two.log_likelihood.mean(0) - two.divergence) - (one.log_likelihood.mean(0) - one.divergence)
-    left = iwae(two.log_weights) - (two.log_likelihood.mean(0) - two.divergence)
+    gains, left = two.elbo - one.elbo, iwae(two.log_weights) - two.elbo
     return {"amortisation_gap": float(gains.mean()), "approximation_gap": float(left.mean())}

@@ -38,11 +38,8 @@ def sized(config: Config, dataset: Dataset) -> Config:
         kind = dataset.schema.output.kind
         if kind == "vector" or (kind == "image" and not config.input.patch):
             size |= {"dim": 4 * size["dim"], "depth": 2}  # perceptrons, which are cheap
-        else:
-            size |= {
-                "dim": max(64, size["dim"]),
-                "heads": max(4, size["heads"]),
-            }  # z has to tell all queries what to say
+        else:  # z has to tell all queries what to say
+            size |= {"dim": max(64, size["dim"]), "heads": max(4, size["heads"])}
     for name in ("dim", "depth", "heads"):
         if not getattr(config.model, name):
             setattr(config.model, name, int(size[name]))

@@ -67,8 +67,6 @@ def line(row: dict[str, Any]) -> str:
     """One row's answer for a person: values, and the likeliest classes."""
     parts = []
     for name, value in row.items():
-        if value is None:  # of a cell that was known: there is nothing to be unsure of
-            continue
         if name.endswith(".probability"):
             if isinstance(value, dict):
                 top = sorted(value.items(), key=lambda kv: -kv[1])[:3]

@@ -68,5 +68,4 @@ def _elbo(model: VAE, batch: Batch, samples: int, seed: int, step: int) -> Tenso
         batch = rework(batch)
     belief = model.believe(batch)
     drawn = torch.randn(samples, *belief.mean.shape, generator=stream(seed, "alternate", step), dtype=belief.mean.dtype)
-    found = model.weigh(batch, drawn.to(belief.mean.device), belief)
-    return (found.log_likelihood.mean(0) - found.divergence).mean()
+    return model.weigh(batch, drawn.to(belief.mean.device), belief).elbo.mean()
