@@ -102,6 +102,10 @@ OUTPUTS = {
             },
             [("x", ["x"], [1.0, 2.0]), ("y", [], [2.0, 0.0]), ("z", ["x", "y"], [3.0, 1.0])],
         ),
+        (
+            {"targets": {"seen": {"kind": "number", "mean": [3.0], "scale": [2.0], "counted": True}}, "holes": True},
+            [(0.0,), (7.0,), (2.0,)],
+        ),
         *(
             ({"targets": {"z": {"kind": "latent", "latent": 2, "posterior": kind}}}, [(z,) for z in noise(3, 2)])
             for kind in ("normal", "full", "flow:layers=2")
@@ -112,6 +116,10 @@ OUTPUTS = {
         ({"name": "said", "vocabulary": Characters(["a"]), "tie": False, "limit": 3}, [("aa",), ("ba",), ("aaaa",)]),
         ({"name": "said", "vocabulary": Symbols(["x", "y"]), "window": 4}, [(["x"],), (["y", "z"],), (["x"] * 7,)]),
         ({"name": "said", "vocabulary": Bytes()}, [("ab",), ("é",), ("b",)]),
+    ],
+    "parallel": [
+        ({"name": "said", "vocabulary": Characters(["a", "b"]), "limit": 4, "smoothing": 0.1}, [("ab",), ("c",), ("bba",)]),
+        ({"name": "said", "vocabulary": Symbols(["x", "y"]), "limit": 3}, [(["x"],), (["y", "z"],), (["x"] * 7,)]),
     ],
     "items": [
         ({"name": "tag", "target": LABELS, "smoothing": 0.1}, [(["x", "y", "x"],), (["z"],), (["y", "y"],)]),

@@ -1,14 +1,16 @@
-"""Mixtures of normal distributions, fitted by expectation-maximisation."""
+"""Mixtures: of normal distributions, fitted by expectation-maximisation; and quantiles of any."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from scipy.special import betainc
 from torch import Tensor
 
-__all__ = ["Mixture", "normal_quantile"]
+__all__ = ["Mixture", "count_quantile", "normal_quantile"]
 
 LOG_TAU = math.log(2 * math.pi)
 
@@ -97,3 +99,32 @@ def normal_quantile(
         below = (weight * torch.special.ndtr((middle - mean) / sigma)).sum(0) < p
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return 0.5 * (low + high)
+
+
+def count_quantile(
+    p: float, weight: Float[Tensor, "S ..."], mean: Float[Tensor, "S ..."], shape: Float[Tensor, "S ..."]
+) -> Float[Tensor, "..."]:
+    """The least count x of which Σ_s w_s P(X_s ≤ x) ≥ p, X_s negative binomial of mean m_s and variance m_s + m_s²/r_s.
+
+    P(X ≤ x) = I_{r/(r+m)}(r, x + 1), the regularised incomplete beta function; by bisection among whole numbers.
+
+    Args:
+        p: above 0 and below 1.
+        weight: w ≥ 0, which sum to 1 over S.
+        mean: m > 0.
+        shape: r > 0.
+    """
+    w, m, r = (t.double().cpu().numpy() for t in (weight, mean, shape))
+    share = r / (r + m)
+
+    def reached(x: np.ndarray) -> np.ndarray:
+        return np.asarray((w * betainc(r, x + 1, share)).sum(0) >= p)
+
+    low, high = np.full(m.shape[1:], -1.0), np.full(m.shape[1:], 1.0)
+    while not (done := reached(high)).all():
+        low, high = np.where(done, low, high), np.where(done, high, 2 * high)
+    while (high - low > 1).any():
+        middle = np.floor((low + high) / 2)
+        there = reached(middle)
+        low, high = np.where(there, low, middle), np.where(there, middle, high)
+    return torch.from_numpy(high).to(mean)

@@ -10,12 +10,13 @@ from mapsto.collection import Collection, join
 from mapsto.errors import ConfigError
 from mapsto.inputs import Input
 from mapsto.likelihoods import wide
-from mapsto.nn.draft import Draft
+from mapsto.nn.draft import Draft, Foreseen
 from mapsto.nn.dropout import ItemMasking
 from mapsto.nn.loss import Loss
 from mapsto.nn.reader import Reader
 from mapsto.nn.transformer import Decoder, Prior
 from mapsto.outputs import Output, Theta
+from mapsto.outputs.parallel import ParallelOutput
 from mapsto.outputs.sequence import SequenceOutput
 
 __all__ = ["Batch", "Mapper"]
@@ -96,8 +97,10 @@ class Mapper(nn.Module):
         return self.reader(queries, memory, causal=self.output.causal), memory
 
     @torch.no_grad()
-    def begin(self, batch: Batch, rows: int, capacity: int) -> Draft:
+    def begin(self, batch: Batch, rows: int, capacity: int) -> Draft | Foreseen:
         """What is to be known before the first token: the memory of a batch, and room for what is to be written.
+
+        An output that says all at once is asked here; writing is then no more than reading what it said.
 
         Args:
             batch: the inputs, without a target; empty for a language model.
@@ -107,6 +110,9 @@ class Mapper(nn.Module):
         Raises:
             ConfigError: the output is not written step by step.
         """
+        if isinstance(self.output, ParallelOutput):
+            answers, _ = self.answers(batch)
+            return Foreseen(answers, wide(self.output(answers)[self.output.name]), answers.new_zeros(rows, dtype=torch.int64))
         if not isinstance(self.reader, Decoder | Prior):
             raise ConfigError(f"an output of kind {self.output.kind} is not written step by step")
         like = next(self.parameters())
@@ -115,8 +121,8 @@ class Mapper(nn.Module):
 
     @torch.no_grad()
     def write(
-        self, tokens: Int[Tensor, "R T"], draft: Draft, *, valid: Bool[Tensor, "R T"] | None = None
-    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], Draft]:
+        self, tokens: Int[Tensor, "R T"], draft: Draft | Foreseen, *, valid: Bool[Tensor, "R T"] | None = None
+    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], Draft | Foreseen]:
         """Write T >= 1 tokens to each row: the log-odds of what follows the last, the answers to all, the new draft.
 
         Args:
@@ -124,6 +130,8 @@ class Mapper(nn.Module):
             draft: from :meth:`begin`, or the last step; consumed.
             valid: which tokens exist, first in each row; None if all do.
         """
+        if isinstance(draft, Foreseen):
+            return draft.step(tokens.shape[1], valid)
         assert isinstance(self.output, SequenceOutput)
         assert isinstance(self.reader, Decoder | Prior)
         answers, draft = self.reader.step(self.output.ask(tokens, draft.first, valid), draft, valid=valid)

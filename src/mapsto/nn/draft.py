@@ -12,7 +12,7 @@ from mapsto.functional.state import State
 from mapsto.nn.position import Position
 from mapsto.nn.product import Products
 
-__all__ = ["Draft", "Now"]
+__all__ = ["Draft", "Foreseen", "Now"]
 
 
 @dataclass(frozen=True)
@@ -103,3 +103,33 @@ class Draft:
             return None
         valid = torch.arange(self.filled, device=self.length.device) < self.length[:, None]
         return Collection(self.places.new_empty(*valid.shape, 0), valid, self.places[:, : self.filled])
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What stands in a draft's place where all that will be said is known from the start.
+
+    Attributes:
+        answers: at every place.
+        logits: of every token there.
+        first: which place each row is at.
+    """
+
+    answers: Float[Tensor, "R H D"]
+    logits: Float[Tensor, "R H V"]
+    first: Int[Tensor, " R"]
+
+    def select(self, rows: Int[Tensor, " N"]) -> "Foreseen":
+        """Some rows in a new order; a row may be taken several times."""
+        return Foreseen(self.answers[rows], self.logits[rows], self.first[rows])
+
+    def step(
+        self, count: int, valid: Bool[Tensor, "R T"] | None
+    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], "Foreseen"]:
+        """Go on by ``count`` places, or by those that are valid: the log-odds at the last, the answers at all of them."""
+        steps = torch.arange(count, device=self.first.device)
+        at = (self.first[:, None] + steps).clamp(max=self.answers.shape[1] - 1)
+        row = torch.arange(len(at), device=at.device)
+        length = count if valid is None else valid.sum(1)
+        last = (self.first + length - 1).clamp(max=self.answers.shape[1] - 1)
+        return self.logits[row, last][:, None], self.answers[row[:, None], at], replace(self, first=self.first + length)

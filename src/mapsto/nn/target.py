@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mapsto import kinds
-from mapsto.errors import DataError, did_you_mean
+from mapsto.errors import ConfigError, DataError, did_you_mean
 from mapsto.likelihoods import Likelihood, wide
 from mapsto.likelihoods.bernoulli import BernoulliLikelihood
 from mapsto.likelihoods.categorical import CategoricalLikelihood
 from mapsto.likelihoods.gaussian import GaussianLikelihood
+from mapsto.nn.counted import CountedLikelihood, counts
 from mapsto.nn.loss import Loss
 from mapsto.posteriors import Posterior
 from mapsto.vocabulary import Vocabulary, learn_column
@@ -180,16 +181,30 @@ class LabelsTarget(Target):
 
 
 class NumberTarget(Target):
-    """One or more real numbers with a learned spread, standardised inside by the training rows' mean and scale."""
+    """One or more real numbers with a learned spread, standardised inside by the training rows' mean and scale.
+
+    Args:
+        dim: D.
+        mean: of each number.
+        scale: of each number.
+        sigma: as of a :class:`~mapsto.likelihoods.gaussian.GaussianLikelihood`.
+        counted: whether the one number is a count, and its likelihood a negative binomial distribution.
+    """
 
     kind = "number"
 
-    def __init__(self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "dims"):
+    def __init__(
+        self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "dims", counted: bool = False
+    ):
         super().__init__()
-        self.likelihood: GaussianLikelihood = GaussianLikelihood(len(mean), sigma=sigma)
+        if counted and len(mean) != 1:
+            raise ConfigError(f"{len(mean)} numbers: a count is one number.   Use output.number=gaussian")
+        self.likelihood: GaussianLikelihood | CountedLikelihood = (
+            CountedLikelihood(mean[0], scale[0]) if counted else GaussianLikelihood(len(mean), sigma=sigma)
+        )
         self.head = nn.Linear(dim, self.likelihood.width)
         self.mean, self.scale = np.array(mean, np.float64), np.array(scale, np.float64)
-        self.sigma = sigma
+        self.sigma, self.counted = sigma, counted
 
     @classmethod
     def measure(cls, values: Iterable[Any]) -> dict[str, Any]:
@@ -214,29 +229,41 @@ class NumberTarget(Target):
 
     def settings(self) -> dict[str, Any]:
         """Mean, scale and the kind of spread."""
-        return {"mean": self.mean.tolist(), "scale": self.scale.tolist(), "sigma": self.sigma}
+        numbers = {"mean": self.mean.tolist(), "scale": self.scale.tolist()}
+        return {**numbers, "sigma": self.sigma, "counted": self.counted}
 
     def encode(self, value: float | list[float]) -> NDArray:
         """Standardised in float64, kept in float32."""
         x = np.atleast_1d(np.asarray(value, np.float64))
         if x.shape != self.mean.shape:
             raise DataError(f"{x.size} numbers where the model was trained on {self.mean.size}")
+        if self.counted and not counts(x):
+            raise DataError(f"is {x[0]:g} where the training rows have counts: 0, 1, 2 and so on")
         return ((x - self.mean) / self.scale).astype(np.float32)
 
     @property
     def spread(self) -> nn.Parameter | None:
         """Of a single number whose σ is learned for all rows, the parameter: many such can be computed at once."""
-        return self.likelihood.log_sigma if len(self.mean) == 1 else None
+        one = self.likelihood
+        return one.log_sigma if isinstance(one, GaussianLikelihood) and len(self.mean) == 1 else None
+
+    @property
+    def unit(self) -> float:
+        """What a density of standardised numbers is above that of the numbers themselves, in nats; of counts nothing."""
+        return 0.0 if self.counted else float(np.log(self.scale).sum())
 
     def log_likelihood(self, theta: Float[Tensor, "B L width"], event: Tensor) -> Float[Tensor, "B L"]:
-        """The density of the number itself: that of the standardised one, divided by the scale."""
-        return self.likelihood.log_prob(theta, event) - float(np.log(self.scale).sum())
+        """The density of the number itself: that of the standardised one, divided by the scale; of a count, its probability."""
+        return self.likelihood.log_prob(theta, event) - self.unit
 
     def predict(self, theta: Float[Tensor, "B L width"]) -> dict[str, NDArray]:
-        """``value`` and ``sigma``, (B, L, D) float64, in the user's units."""
+        """``value`` and ``sigma``, (B, L, D) float64, in the user's units; of counts ``shape`` too."""
         value = self.likelihood.mean(theta).double().cpu().numpy() * self.scale + self.mean
         sigma = self.likelihood.sigma(theta).double().cpu().numpy() * self.scale
-        return {"value": value, "sigma": sigma}
+        found = {"value": value, "sigma": sigma}
+        if isinstance(self.likelihood, CountedLikelihood):
+            found["shape"] = self.likelihood.shape(theta).double().cpu().numpy()
+        return found
 
 
 class TokenTarget(Target):

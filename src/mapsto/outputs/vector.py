@@ -14,6 +14,7 @@ from mapsto.collection import Collection
 from mapsto.errors import DataError
 from mapsto.likelihoods import wide
 from mapsto.likelihoods.gaussian import learned, normal
+from mapsto.nn.counted import suits
 from mapsto.nn.loss import Loss
 from mapsto.nn.target import TARGETS, LabelTarget, NumberTarget, Target
 from mapsto.outputs import Output, Theta
@@ -66,15 +67,27 @@ class VectorOutput(Output):
         smoothing: float = 0.0,
         holes: bool = False,
         sigma: str = "dims",
+        number: str = "auto",
         **_: Any,
     ) -> dict[str, Any]:
-        """Measure every (name, kind); a value is a tuple of cells, of which some may be None where holes are allowed."""
+        """Measure every (name, kind); a value is a tuple of cells, of which some may be None where holes are allowed.
+
+        Args:
+            chunks: the values.
+            columns: (name, kind).
+            smoothing: see the constructor.
+            holes: see the constructor.
+            sigma: of numbers that are no counts.
+            number: ``gaussian``; ``count``; or ``auto``: where holes are allowed, what fits the column better.
+        """
         rows = [value for chunk in chunks for value in chunk]
         targets = {}
         for i, (name, kind) in enumerate(columns):
-            known = (row[i] for row in rows if row[i] is not None or not holes)
-            spread = {"sigma": sigma} if kind == "number" else {}
-            targets[name] = {"kind": kind, **TARGETS[kind].measure(known), **spread}
+            known = [row[i] for row in rows if row[i] is not None or not holes]
+            targets[name] = {"kind": kind, **TARGETS[kind].measure(known)}
+            if kind == "number":
+                counted = number == "count" or (number == "auto" and holes and _counts(known))
+                targets[name] |= {"sigma": sigma, "counted": counted}
         return {"targets": targets, "smoothing": smoothing, "holes": holes}
 
     def settings(self) -> dict[str, Any]:
@@ -157,6 +170,12 @@ class VectorOutput(Output):
         return {n: {k: v[:, 0] for k, v in t.predict(theta[n]).items()} for n, t in self.targets.items()}
 
 
+def _counts(known: list[Any]) -> bool:
+    return bool(known) and np.ndim(known[0]) == 0 and suits(np.asarray(known, np.float64))
+
+
 def _some(target: Target) -> Any:
     """What stands where nothing is known, and is never looked at."""
-    return target.mean.tolist() if isinstance(target, NumberTarget) else target.settings()["classes"][0]
+    if isinstance(target, NumberTarget):
+        return [0.0] if target.counted else target.mean.tolist()
+    return target.settings()["classes"][0]

@@ -10,7 +10,7 @@ from mapsto.data.passage import Passages
 from mapsto.models.mapper import Mapper
 from mapsto.nn.pixel import PixelTarget
 from mapsto.nn.step import StepTarget
-from mapsto.nn.target import LabelsTarget, LabelTarget, Target, TokenTarget
+from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
 from mapsto.tasks.build import parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import Dataset
@@ -18,6 +18,7 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.future import forecasting
 from mapsto.tasks.latent import flat
+from mapsto.tasks.pictures.text import joined
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount
 from mapsto.tasks.written import alone, units, written
@@ -74,9 +75,25 @@ def describe_map(
         f"map           {sources or 'what came before'} -> {what + ': ' if what else ''}{heads}    {blocks}",
         f"split         train {amount(counts['train'])}, val {amount(counts['val'])}, test {amount(counts['test'])} {how}"
         f"{copies}    seed {config.seed}",
+        *_reasons(model, config),
         f"device        {where}, {torch.get_num_threads()} threads, {number}    {amount(parameters(model))} parameters    "
         f"{amount(steps)} steps ({passes:.1f} epochs)    {folder}",
     ]
+
+
+def _reasons(model: Mapper, config: Config) -> list[str]:
+    """Which likelihoods were chosen by the data, and why."""
+    counted = [n for n, t in model.output.targets.items() if isinstance(t, NumberTarget) and t.counted]
+    if counted and config.output.number == "auto":
+        return [
+            f"counts        {joined(counted, 6)}: whole numbers that a negative binomial distribution fits better than a normal "
+            "one (output.number=gaussian: numbers like others)"
+        ]
+    pixels = [t for t in model.output.targets.values() if isinstance(t, PixelTarget)]
+    if pixels and not config.output.density and not config.output.binarise:
+        black = pixels[0].density == "bernoulli"
+        return [f"pixels        {pixels[0].density}: {'all are black or white' if black else 'some are grey or coloured'}"]
+    return []
 
 
 def whole(config: Config) -> bool:
@@ -144,7 +161,7 @@ def _target(name: str, target: Target) -> str:
         return f"{name} again ({target.density} pixels)"
     if isinstance(target, StepTarget):
         return f"{name} ({_channels(target.channels)})"
-    return f"{name} (number)"
+    return f"{name} ({'count' if isinstance(target, NumberTarget) and target.counted else 'number'})"
 
 
 def result_lines(result: Mapping[str, Any], model: Mapper) -> list[str]:

@@ -86,7 +86,7 @@ def _assemble(schema: Schema, measured: Measured, config: ModelConfig) -> Model:
         reader: Reader
         if simple:
             reader = MeanPool()
-        elif schema.output.kind in ("sequence", "series", "image"):
+        elif schema.output.kind in ("sequence", "parallel", "series", "image"):
             reader = _writer(schema, measured, config, common)
         else:
             reader = Keep() if schema.output.kind == "items" else pool(config.pool, dim, config.heads)
@@ -142,7 +142,7 @@ def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dic
     settled, said, kind = config.model_copy(update={"mixer": "attention"}), measured.output, schema.output.kind
     longest = 0
     if kind != "image":
-        longest = said["horizon"] if kind == "series" else said["window"] or (said["limit"] and said["limit"] + 1)
+        longest = said["horizon"] if kind == "series" else said.get("window") or (said["limit"] and said["limit"] + 1)
     common = common | {
         "attention": kinds.make("attention", config.attention),
         "position": _position([kind], settled, [longest]),
@@ -157,7 +157,7 @@ def _writer(schema: Schema, measured: Measured, config: ModelConfig, common: dic
 def _places(schema: Schema, config: ModelConfig, measured: Measured) -> Position:
     """The encoder's position."""
     found = [field.kind for field in schema.inputs]
-    if schema.output.kind in ("sequence", "series") and set(found) == {"vector"}:
+    if schema.output.kind in ("sequence", "parallel", "series") and set(found) == {"vector"}:
         return NoPosition()  # the setting is the decoder's
     return _position(found, config, [m.get("limit", 0) for m in measured.inputs])
 

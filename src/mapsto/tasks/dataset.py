@@ -128,7 +128,7 @@ def prepare(
     table = parts[0][0]
     known, summaries = (itself if config.model.latent else resolve)(columns(config.data, table), table, describe)
     fresh = schema is None and measured is None
-    schema = schema or known
+    schema = schema or _said(known, config)
     _odd(schema, summaries, table, config)
     errors = Errors(config.data.skip_bad)
     seen = survey(parts, schema, config, errors)
@@ -154,6 +154,16 @@ def prepare(
     if fresh and not named:
         prepared.remember(place, dataset, folder, config.data.split)
     return dataset
+
+
+def _said(schema: Schema, config: Config) -> Schema:
+    """The schema with its output of tokens in the kind that the settings ask for."""
+    if config.output.autoregressive:
+        return schema
+    if schema.output.kind != "sequence" or not schema.inputs:
+        what = "a language model goes on from what it wrote" if not schema.inputs else "nothing is written here"
+        raise ConfigError(f"output.autoregressive=false is for texts and lists of symbols: {what}.   Leave it out")
+    return replace(schema, output=replace(schema.output, kind="parallel"))
 
 
 @contextmanager

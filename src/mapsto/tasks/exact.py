@@ -10,10 +10,11 @@ from torch import Tensor
 
 from mapsto.errors import DataError
 from mapsto.functional.posterior import Normal, Ppca
+from mapsto.nn.counted import CountedLikelihood, marginal
 from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
-from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.sequence import TokenOutput
 from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import KNOWN, VectorOutput
 from mapsto.ragged import evenly
@@ -44,7 +45,7 @@ def simple(output: Output, latent: int, train: StoreFeed, test: StoreFeed) -> di
     """
     if isinstance(output, ImageOutput):
         return _pictures(output, latent, train, test)
-    if isinstance(output, SequenceOutput):
+    if isinstance(output, TokenOutput):
         return _texts(output, train, test)
     if isinstance(output, SeriesOutput):
         return _series(output, latent, train, test)
@@ -105,7 +106,7 @@ def _series(output: SeriesOutput, latent: int, train: StoreFeed, test: StoreFeed
     return found
 
 
-def _texts(output: SequenceOutput, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:
+def _texts(output: TokenOutput, train: StoreFeed, test: StoreFeed) -> dict[str, dict[str, float | None]]:
     """Tokens by how often each was seen, and once more; the end of a text is one of them."""
     seen, _ = train.take("target", train.rows)["ids"].flat()
     asked, lengths = test.take("target", test.rows)["ids"].flat()
@@ -122,13 +123,24 @@ def _table(output: VectorOutput, train: StoreFeed, test: StoreFeed) -> dict[str,
     labels = _labels(output, train, test)
     if sum(isinstance(h, NumberTarget) for h in output.heads) > len(scale):
         return {}  # columns of several numbers
-    plain = -Normal.independent(fitted, least=LEAST).log_likelihood(asked) if len(scale) else units * 0
-    found: dict[str, dict[str, float | None]] = {"independent columns": {"nll": float((plain + units + labels).mean())}}
+    heads = [h for h in output.heads if isinstance(h, NumberTarget)]
+    plain = labels - sum(_alone(h, fitted[:, i : i + 1], asked[:, i : i + 1]) for i, h in enumerate(heads))
+    found: dict[str, dict[str, float | None]] = {"independent columns": {"nll": float(plain.mean())}}
     whole = normal(fitted)
     if whole is not None:
         name = "full covariance" if len(scale) == len(output.heads) else "full covariance of the numbers"
         found[name] = {"nll": float((units + labels - whole.log_likelihood(asked)).mean())}
     return found
+
+
+def _alone(head: NumberTarget, fitted: Float[Tensor, "N 1"], asked: Float[Tensor, "M 1"]) -> Float[Tensor, " M"]:
+    """Log p of a column by itself, in the user's units; nothing where it is not known."""
+    if isinstance(head.likelihood, CountedLikelihood):
+        there = ~asked[:, 0].isnan()
+        nats = marginal(head.likelihood.raw(fitted[~fitted.isnan()]), head.likelihood.raw(asked[there, 0]))
+        return torch.zeros(len(asked), dtype=torch.float64).masked_scatter(there, nats)
+    units = (~asked[:, 0].isnan()).double() * head.unit
+    return Normal.independent(fitted, least=LEAST).log_likelihood(asked) - units
 
 
 def _labels(output: VectorOutput, train: StoreFeed, test: StoreFeed) -> Float[Tensor, " N"]:

@@ -20,7 +20,7 @@ from mapsto.models.vae import VAE
 from mapsto.nn.target import LabelTarget, NumberTarget
 from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
-from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.sequence import TokenOutput
 from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.stream import stream
@@ -82,7 +82,7 @@ def imagined(
         return _listed([{output.name: one.tolist()} for one in waves(model, z)], z, out, console)
     if isinstance(output, VectorOutput):
         return _listed(cells(model, z, seed=how.seed, mean=between is not None), z, out, console)
-    assert isinstance(output, SequenceOutput)
+    assert isinstance(output, TokenOutput)
     said = texts(model, z, how, tokens)
     rows: list[dict[str, Any]] = [
         {output.name: text, "latent": one.tolist()} for text, one in zip(said, z, strict=True)
@@ -226,7 +226,7 @@ def waves(model: VAE, z: Float[Tensor, "N Z"]) -> NDArray[np.float64]:
 def texts(model: VAE, z: Float[Tensor, "N Z"], how: Any, tokens: int = 0) -> list[Any]:
     """What is written of each z."""
     output = model.decoder.output
-    assert isinstance(output, SequenceOutput)
+    assert isinstance(output, TokenOutput)
     limit = tokens or output.longest
     draft = model.decoder.begin({"latent": {"z": z}}, len(z), limit + 1)
     prompt = torch.full((len(z), 1), BEGIN, device=z.device)

@@ -79,7 +79,7 @@ def shape(run: Run) -> str:
     if not run.model.names:
         return f"{decoder}, {mixing}"
     encoder = f"encoder of {_layers(config.depth)}"
-    if output.causal or output.kind == "series":
+    if output.kind in ("sequence", "parallel", "series"):
         return f"{encoder}, {decoder}, {mixing}"
     return f"{encoder}, {mixing}; {'each item answers' if output.kind == 'items' else f'{config.pool} pooling'}"
 

@@ -208,7 +208,7 @@ def validation(model: Mapper, feed: StoreFeed, world: World | None = None) -> di
     found = answer(model, feed, world=world)
     head_name, head = next(iter(model.output.targets.items()))
     total = sum(float(nll.sum()) for nll in found.nll.values())
-    units = [np.log(h.scale).sum() for h in model.output.targets.values() if isinstance(h, NumberTarget)]
+    units = [h.unit for h in model.output.targets.values() if isinstance(h, NumberTarget)]
     count = len(found.row)
     total -= count * float(sum(units))
     if isinstance(head, StepTarget):  # an event is a step, of whose channels some may not be known

@@ -111,9 +111,19 @@ class OutputConfig(Section):
         description="likelihood of a pixel: bernoulli, gaussian, gaussian:sigma=1, continuous_bernoulli, logistic, "
         "logistic:components=5; empty: bernoulli for black and white pictures, else gaussian",
     )
+    number: Literal["auto", "gaussian", "count"] = Field(
+        "auto",
+        description="likelihood of a number: gaussian; count, of whole numbers from 0 on (negative binomial); auto: gaussian, and "
+        "in the autoencoder of a table what fits each column better",
+    )
     binarise: bool = Field(False, description="draw pixels black or white anew each time, by their grey value")
     relative: bool = Field(True, description="a forecast goes on from the last number of the series it is mapped from")
     tie: bool = Field(True, description="a token's row of the last layer is its embedding")
+    autoregressive: bool = Field(
+        True,
+        description="tokens are written one after the other, each knowing those before it; false: all at once, from the "
+        "memory alone",
+    )
     beam: int = Field(4, description="beams that the test part is written with; 1: greedy", ge=1, le=1 << 12)
     penalty: float = Field(
         1.0, description="beams are ranked by log-probability / length^penalty", allow_inf_nan=False, ge=-10, le=10

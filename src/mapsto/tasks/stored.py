@@ -72,6 +72,7 @@ class NumberAnswer(Spread):
 
     kind: Literal["number"]
     sigma: Literal["dims", "shared", "datum"]
+    counted: bool = False
 
 
 class LabelAnswer(Classes):
@@ -190,7 +191,7 @@ class Stored(Strict):
             if (read or [(field.columns[0][0], alone)]) != field.pairs:
                 raise ValueError(f"the settings of input {field.name!r:.80} are of other columns")
         asked = {said.name: said.target} if said.target is not None else said.targets
-        written = [(said.name, sequence(said))] if answer.kind == "sequence" else []
+        written = [(said.name, sequence(said))] if answer.kind in ("sequence", "parallel") else []
         if answer.kind == "image":
             written = [(said.name, "image")]
         if answer.kind == "series":

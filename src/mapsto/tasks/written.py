@@ -12,7 +12,7 @@ from mapsto.errors import ConfigError
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Beam, Greedy, Strategy, Written, search
-from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.sequence import TokenOutput
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.section import OutputConfig
 from mapsto.training.backoff import Unigram, tuned_order
@@ -25,12 +25,12 @@ __all__ = ["alone", "beside", "searched", "strategy", "texts", "transcript", "un
 Values = dict[str, float | None]
 
 
-def alone(model: Mapper) -> SequenceOutput | None:
+def alone(model: Mapper) -> TokenOutput | None:
     """The output of a model that writes sequences; None if it does not."""
-    return model.output if isinstance(model.output, SequenceOutput) else None
+    return model.output if isinstance(model.output, TokenOutput) else None
 
 
-def written(model: Mapper) -> SequenceOutput:
+def written(model: Mapper) -> TokenOutput:
     """The same.
 
     Raises:
@@ -93,7 +93,7 @@ def transcript(model: Mapper, feed: StoreFeed, how: Strategy, *, world: World | 
     return Transcript(said, true(output, feed))
 
 
-def true(output: SequenceOutput, feed: StoreFeed) -> list[Any]:
+def true(output: TokenOutput, feed: StoreFeed) -> list[Any]:
     """The targets of the rows of a feed, as they can be written: what the vocabulary does not hold is gone."""
     return output.vocabulary.decode_rows(*feed.take("target", feed.rows)["ids"].flat())
 

@@ -65,4 +65,5 @@ class Mapped:
         valid = batch["target"].get("valid") if "target" in batch else None
         if valid is None:
             return theta
-        return theta[:, : valid.shape[1]].masked_fill(~valid[..., None], 0)
+        places = min(theta.shape[1], valid.shape[1])  # an output may ask for no more places than it ever says
+        return theta[:, :places].masked_fill(~valid[:, :places, None], 0)

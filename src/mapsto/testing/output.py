@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mapsto.collection import Collection
 from mapsto.outputs import Output, Theta
-from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.sequence import TokenOutput
 from mapsto.ragged import Ragged
 from mapsto.testing.batch import Columns, fill, padded
 from mapsto.testing.trial import FILLINGS, TYPES, Stored, draw, drawn, prefix, rewritten
@@ -191,8 +191,8 @@ MOST = 4000
 
 
 def _whole(trial: _Trial, report: Report) -> None:
-    """Of tokens asked one after the other: p of all that end within n tokens, and of all beginnings of n more."""
-    if not isinstance(trial.kind, SequenceOutput):
+    """Of tokens: p of all that end within n tokens, and of all beginnings of n more."""
+    if not isinstance(trial.kind, TokenOutput):
         return
     with report.case(
         "L", "probabilities of all sequences, and of the beginnings of longer ones, add up to one"

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mapsto.functional.mixture import normal_quantile
+from mapsto.functional.mixture import count_quantile, normal_quantile
 from mapsto.models.mapper import Batch
 from mapsto.models.vae import VAE
 from mapsto.training.evidence import noise
@@ -59,8 +59,9 @@ def impute(
 def _number(
     weight: Float[Tensor, "S B"], each: dict[str, Float[Tensor, "S B D"]], level: float
 ) -> dict[str, Float[Tensor, "B D"]]:
-    w, mean, sigma = weight[..., None], each["value"], each["sigma"]
-    low, high = (normal_quantile(p, w, mean, sigma) for p in (0.5 - level / 2, 0.5 + level / 2))
+    w, mean = weight[..., None], each["value"]
+    quantile, spread = (count_quantile, each["shape"]) if "shape" in each else (normal_quantile, each["sigma"])
+    low, high = (quantile(p, w, mean, spread) for p in (0.5 - level / 2, 0.5 + level / 2))
     return {"value": (w * mean).sum(0), "low": low, "high": high}
 
 

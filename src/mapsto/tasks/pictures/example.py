@@ -13,6 +13,7 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.text import joined, number
 from mapsto.tasks.pictures.view import TokensView, View, inputs, views
 from mapsto.tasks.score import Answers
+from mapsto.tasks.written import alone
 
 __all__ = ["Example", "Line", "costs", "events", "examples", "heads", "spread"]
 
@@ -138,13 +139,13 @@ def examples(
 def events(feed: StoreFeed, rows: NDArray[np.int64]) -> list[NDArray]:
     """The true events of the first target, by row."""
     columns = feed.take("target", rows)
-    names = {"items": "values", "sequence": "ids"}
+    names = {"items": "values", "sequence": "ids", "parallel": "ids"}
     column = columns[names.get(feed.model.output.kind, next(iter(heads(feed.model))))]
     return [np.asarray(column.column[row]) for row in rows]
 
 
 def _truths(feed: StoreFeed, row: int) -> str:
-    if feed.model.output.causal:
+    if alone(feed.model) is not None:
         return ""  # a line of its own, token by token
     columns = feed.take("target", np.array([row]))
     parts = []

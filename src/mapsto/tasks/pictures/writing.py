@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from mapsto.models.search import Written
 from mapsto.nn.target import TokenTarget
-from mapsto.outputs.sequence import SequenceOutput
+from mapsto.outputs.sequence import TokenOutput
 from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.alignment import LIMIT, Alignment, aligned, alignments
@@ -156,6 +156,6 @@ def _write(run: Run, feed: StoreFeed, positions: NDArray[np.int64]) -> list[Writ
     return [best[0] for best in write(run.model, some, strategy(run.config.output))]
 
 
-def _true(output: SequenceOutput, feed: StoreFeed, positions: NDArray[np.int64]) -> list[TokensView]:
+def _true(output: TokenOutput, feed: StoreFeed, positions: NDArray[np.int64]) -> list[TokensView]:
     """The targets of some rows; those without an end were cut."""
     return [told(output.vocabulary, e, full=END not in e) for e in events(feed, feed.rows[positions])]
