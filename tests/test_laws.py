@@ -118,7 +118,10 @@ OUTPUTS = {
         ({"name": "said", "vocabulary": Bytes()}, [("ab",), ("é",), ("b",)]),
     ],
     "parallel": [
-        ({"name": "said", "vocabulary": Characters(["a", "b"]), "limit": 4, "smoothing": 0.1}, [("ab",), ("c",), ("bba",)]),
+        (
+            {"name": "said", "vocabulary": Characters(["a", "b"]), "limit": 4, "smoothing": 0.1},
+            [("ab",), ("c",), ("bba",)],
+        ),
         ({"name": "said", "vocabulary": Symbols(["x", "y"]), "limit": 3}, [(["x"],), (["y", "z"],), (["x"] * 7,)]),
     ],
     "items": [

@@ -43,6 +43,7 @@ def test_log_p_mean_and_sigma_are_those_of_the_count_that_a_standardised_number_
         (RNG.poisson(2.0, 500).astype(float), True),
         (RNG.integers(1990, 2026, 500).astype(float), False),  # years: far narrower than counts of 2,000
         (RNG.normal(170, 8, 500).round(), False),
+        (VISITS * 5, False),
         (VISITS + 0.5, False),
         (VISITS - 1, False),
         (np.full(9, 3.0), False),
@@ -51,7 +52,14 @@ def test_log_p_mean_and_sigma_are_those_of_the_count_that_a_standardised_number_
     ],
 )
 def test_a_column_is_of_counts_if_it_spreads_as_counts_do(column, counted):
-    assert suits(column) is counted
+    assert suits(column, np.zeros((len(column), 0))) is counted
+
+
+def test_a_column_that_others_tell_closely_is_no_count():
+    noise = RNG.normal(0, 3, (4000, 1))
+    assert not suits(VISITS, VISITS[:, None] + noise / 10)
+    assert suits(VISITS, np.where(RNG.random((4000, 2)) < 0.3, np.nan, noise))
+    assert suits(VISITS, np.full((4000, 1), np.nan))
 
 
 def test_the_marginal_has_the_moments_of_the_known_counts():
@@ -84,7 +92,10 @@ def test_what_is_no_count_is_refused_and_several_numbers_are_none():
 
 
 def test_a_table_says_which_columns_are_counts():
-    rows = [(v, y, None if i % 7 else 1.5) for i, (v, y) in enumerate(zip(VISITS, VISITS + 1990, strict=True))]
+    rows = [
+        (v, y, None if i % 7 else 1.5)
+        for i, (v, y) in enumerate(zip(VISITS, RNG.permutation(VISITS) + 1990, strict=True))
+    ]
     columns = [("visits", "number"), ("year", "number"), ("rest", "number")]
     rows[7] = (rows[7][0], None, 2.0)
 

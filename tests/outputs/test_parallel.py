@@ -35,7 +35,10 @@ def model(kind=ParallelOutput, limit=3):
     usual = {"hidden": 12, "dropout": 0.0}
     reader = Decoder(DIM, 2, 2, position=Sinusoidal(DIM), **usual)
     made = Mapper(
-        {"x": source}, Encoder(DIM, 1, 2, position=Sinusoidal(DIM), **usual), reader, kind(DIM, name="y", vocabulary=LETTERS, limit=limit)
+        {"x": source},
+        Encoder(DIM, 1, 2, position=Sinusoidal(DIM), **usual),
+        reader,
+        kind(DIM, name="y", vocabulary=LETTERS, limit=limit),
     )
     initialise(made, 1)
     return made.double().eval()

@@ -1,6 +1,7 @@
 """START HERE: a map between collections. Every model of the library is one of these, put together differently."""
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +24,8 @@ __all__ = ["Batch", "Mapper"]
 
 Batch = Mapping[str, Mapping[str, Tensor]]
 """What each input gathered, by its name, and the output's target under ``"target"``."""
+
+Told = TypeVar("Told", Draft, Foreseen)
 
 
 class Mapper(nn.Module):
@@ -112,7 +115,9 @@ class Mapper(nn.Module):
         """
         if isinstance(self.output, ParallelOutput):
             answers, _ = self.answers(batch)
-            return Foreseen(answers, wide(self.output(answers)[self.output.name]), answers.new_zeros(rows, dtype=torch.int64))
+            return Foreseen(
+                answers, wide(self.output(answers)[self.output.name]), answers.new_zeros(rows, dtype=torch.int64)
+            )
         if not isinstance(self.reader, Decoder | Prior):
             raise ConfigError(f"an output of kind {self.output.kind} is not written step by step")
         like = next(self.parameters())
@@ -121,8 +126,8 @@ class Mapper(nn.Module):
 
     @torch.no_grad()
     def write(
-        self, tokens: Int[Tensor, "R T"], draft: Draft | Foreseen, *, valid: Bool[Tensor, "R T"] | None = None
-    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], Draft | Foreseen]:
+        self, tokens: Int[Tensor, "R T"], draft: Told, *, valid: Bool[Tensor, "R T"] | None = None
+    ) -> tuple[Float[Tensor, "R 1 V"], Float[Tensor, "R T D"], Told]:
         """Write T >= 1 tokens to each row: the log-odds of what follows the last, the answers to all, the new draft.
 
         Args:

@@ -11,9 +11,14 @@ from torch.distributions import constraints
 
 from mapsto.likelihoods import Likelihood
 from mapsto.likelihoods.negative_binomial import NegativeBinomialLikelihood
+from mapsto.ragged import evenly
 
 __all__ = ["CountedLikelihood", "counts", "marginal", "suits"]
 
+ROWS, LEAST = 4000, 30
+"""Rows that a column is judged by; the least of them for each number beside it."""
+SURE = 3.0
+"""Deviations below Poisson's variance at which a column spreads too little."""
 MOST = 1e6
 """The largest count: as a standardised number in float32, each below it is still told from the next."""
 
@@ -73,16 +78,37 @@ def counts(x: NDArray[np.float64]) -> bool:
     return bool(((x >= 0) & (x <= MOST) & (x == np.round(x))).all())
 
 
-def suits(x: NDArray[np.float64]) -> bool:
+def suits(x: NDArray[np.float64], beside: NDArray[np.float64]) -> bool:
     """Whether a column is of counts that a negative binomial distribution fits better than a normal one.
 
     Both by their moments; the normal density of a whole number stands for the probability of the unit about it. Years and
-    sizes in whole centimetres are counts by their looks, but spread far less than counts of their mean do.
+    sizes in whole centimetres are counts by their looks, but spread far less than counts of their mean do; and so does a
+    speed in whole knots about what the speed an hour ago lets one expect: what is left of a column, when a linear map of
+    the others is taken off it, must still spread as widely as Poisson's distribution does. What comes in steps of five was
+    measured, not counted.
+
+    Args:
+        x: (N,) the column.
+        beside: (N, C) other numbers of the same rows, NaN where one is not known; if there are enough rows that know all,
+            those are looked at.
     """
-    if len(x) < 2 or not counts(x) or not x.var() > 0:
+    if len(x) < 2 or not counts(x) or not x.var() > 0 or np.gcd.reduce(x.astype(np.int64)) > 1:
         return False
-    known = torch.from_numpy(x)
-    return float(marginal(known, known).mean()) > -0.5 * (math.log(2 * math.pi * float(x.var())) + 1)
+    known = ~np.isnan(beside)
+    whole = np.flatnonzero(known.all(1))
+    if len(whole) < LEAST * (1 + beside.shape[1]):
+        whole = np.arange(len(x))
+    shown = whole[evenly(len(whole), ROWS)]
+    some = np.where(known[shown], beside[shown], 0.0)
+    centred = np.where(known[shown], some - some.sum(0) / np.maximum(1, known[shown].sum(0)), 0.0)
+    others = np.concatenate([np.ones((len(shown), 1)), centred / np.maximum(centred.std(0), 1e-300)], 1)
+    left = x[shown] - others @ np.linalg.lstsq(others, x[shown], rcond=None)[0]
+    mean = float(x[shown].mean())
+    known_to = math.sqrt((2 * mean * mean + mean) / len(left))  # a deviation of the variance of so many Poisson counts
+    if left.var() < mean - SURE * known_to:
+        return False
+    own = torch.from_numpy(x)
+    return float(marginal(own, own).mean()) > -0.5 * (math.log(2 * math.pi * float(x.var())) + 1)
 
 
 @torch.no_grad()

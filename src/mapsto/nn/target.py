@@ -193,9 +193,7 @@ class NumberTarget(Target):
 
     kind = "number"
 
-    def __init__(
-        self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "dims", counted: bool = False
-    ):
+    def __init__(self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "dims", counted: bool = False):
         super().__init__()
         if counted and len(mean) != 1:
             raise ConfigError(f"{len(mean)} numbers: a count is one number.   Use output.number=gaussian")

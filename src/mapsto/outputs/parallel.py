@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from mapsto.collection import Collection
 from mapsto.nn.target import TokenTarget
-from mapsto.outputs import Theta
-from mapsto.outputs.sequence import TokenOutput
+from mapsto.outputs import Theta, TokenOutput
 from mapsto.ragged import Ragged, Rows
 from mapsto.vocabulary import Vocabulary
 
@@ -36,7 +35,7 @@ class ParallelOutput(TokenOutput):
         name: what the target is called.
         vocabulary: turns a text (or list of symbols) into ids.
         limit: at most so many tokens a row, the end not counted; H is one more.
-        smoothing: as of a :class:`~mapsto.outputs.sequence.TokenOutput`.
+        smoothing: as of a :class:`~mapsto.outputs.TokenOutput`.
 
     Reference: Gu et al., Non-autoregressive neural machine translation, 2018.
     """

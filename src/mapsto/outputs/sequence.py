@@ -1,6 +1,6 @@
 """A sequence of tokens, written one after the other: translations, pronunciations, captions, texts."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,104 +10,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mapsto.collection import Collection
-from mapsto.errors import DataError
-from mapsto.nn.loss import Loss
 from mapsto.nn.product import Products
-from mapsto.nn.target import Target, TokenTarget
-from mapsto.outputs import Output, Theta
+from mapsto.nn.target import TokenTarget
+from mapsto.outputs import TokenOutput
 from mapsto.ragged import Ragged, Rows
-from mapsto.vocabulary import BEGIN, END, Vocabulary, learn
+from mapsto.vocabulary import BEGIN, Vocabulary
 
-__all__ = ["SequenceOutput", "TokenOutput"]
-
-
-class TokenOutput(Output):
-    """What all outputs that write tokens are: log p(y | memory) = Σ_l log p(y_l | …), y_1 … y_L the tokens and the end.
-
-    Attributes:
-        name: what the target is called.
-        vocabulary: turns a text (or list of symbols) into ids.
-        limit: at most so many tokens a row, the end not counted; what is longer is cut, and then has no end. 0: no limit.
-        longest: where writing ends at last.
-        window: of a language model, the tokens it sees at once; 0 of a map.
-        smoothing: share s of the loss that is spread over all tokens: (1 - s)·NLL + s·mean_c(-log p_c).
-        head: makes answers into the log-odds of tokens.
-    """
-
-    name: str
-    vocabulary: Vocabulary
-    limit: int
-    longest: int
-    window: int
-    smoothing: float
-    head: TokenTarget
-
-    @property
-    def targets(self) -> dict[str, Target]:
-        """By name: the one there is."""
-        return {self.name: self.head}
-
-    @staticmethod
-    def learned(
-        chunks: Iterable[Sequence[Any]],
-        columns: Sequence[tuple[str, str]],
-        *,
-        vocabulary: str,
-        vocabulary_size: int,
-        vocabulary_least: int,
-    ) -> tuple[dict[str, Any], list[int]]:
-        """``name`` and ``vocabulary`` of the one column, and the tokens of every row, of which texts have bytes."""
-        ((name, kind),) = columns
-        values = (value for chunk in chunks for (value,) in chunk)
-        if kind == "music":
-            music = learn("music", ())
-            return {"name": name, "vocabulary": music}, [len(music.encode(value)) for value in values]
-        lengths: list[int] = []
-        how: dict[str, Any] = {"vocabulary": vocabulary, "size": vocabulary_size, "least": vocabulary_least}
-        return {"name": name, **TokenTarget.measure(_measured(values, lengths), **how)}, lengths
-
-    def parse(self, value: Sequence[Any]) -> dict[str, NDArray]:
-        """``ids``: the tokens and the end."""
-        (written,) = value
-        if not isinstance(written, str) and self.vocabulary.kind not in ("symbols", "music"):
-            raise DataError(f"is a list, expected a text: this output writes {self.vocabulary.kind}")
-        ids = self.vocabulary.encode(written)
-        if not len(ids):
-            raise DataError("is empty")
-        if self.limit and len(ids) > self.limit:
-            return {"ids": ids[: self.limit]}
-        return {"ids": np.append(ids, np.int32(END))}
-
-    def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:
-        """The tokens."""
-        return target["ids"].long()
-
-    def forward(self, answers: Float[Tensor, "B L D"]) -> Theta:
-        """The log-odds of every token at every query."""
-        return {self.name: self.head(answers)}
-
-    def log_likelihood(self, theta: Theta, target: Mapping[str, Tensor]) -> Float[Tensor, " B"]:
-        """Log p of the whole sequence, its end included."""
-        known, ids, hole = self._real(theta, target)
-        return self.head.log_likelihood(known, ids).masked_fill(hole, 0).sum(1)
-
-    def loss(self, theta: Theta, target: Mapping[str, Tensor]) -> Loss:
-        """NLL summed over a row's tokens, counted by tokens; label smoothing is a term of its own."""
-        known, ids, hole = self._real(theta, target)
-        return self.head.loss(self.name, known, ids, hole, self.smoothing)
-
-    def count(self, target: Mapping[str, Tensor], like: Tensor) -> Float[Tensor, " B"]:
-        """Tokens, the end included."""
-        return target["valid"].sum(1).to(like.dtype)
-
-    def _real(self, theta: Theta, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """θ and ids with zeros at padding, since the gradient of what is masked afterwards is 0 · NaN; the padding."""
-        hole = ~target["valid"]
-        return theta[self.name].masked_fill(hole[..., None], 0), target["ids"].long().masked_fill(hole, 0), hole
-
-    def predict(self, theta: Theta) -> dict[str, dict[str, NDArray]]:
-        """``value`` (B, L): the likeliest next token at each place."""
-        return {self.name: self.head.predict(theta[self.name])}
+__all__ = ["SequenceOutput"]
 
 
 class SequenceOutput(TokenOutput):
@@ -219,10 +128,3 @@ class SequenceOutput(TokenOutput):
     def lengths(self, columns: Mapping[str, Ragged]) -> NDArray:
         """Tokens, the end included."""
         return columns["ids"].lengths
-
-
-def _measured(values: Iterable[Any], lengths: list[int]) -> Iterator[Any]:
-    """The values, and no less than their tokens: bytes of a text, symbols of a list."""
-    for value in values:
-        lengths.append(len(value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value))
-        yield value

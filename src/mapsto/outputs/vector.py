@@ -86,7 +86,7 @@ class VectorOutput(Output):
             known = [row[i] for row in rows if row[i] is not None or not holes]
             targets[name] = {"kind": kind, **TARGETS[kind].measure(known)}
             if kind == "number":
-                counted = number == "count" or (number == "auto" and holes and _counts(known))
+                counted = number == "count" or (number == "auto" and holes and _counts(rows, columns, i))
                 targets[name] |= {"sigma": sigma, "counted": counted}
         return {"targets": targets, "smoothing": smoothing, "holes": holes}
 
@@ -170,8 +170,14 @@ class VectorOutput(Output):
         return {n: {k: v[:, 0] for k, v in t.predict(theta[n]).items()} for n, t in self.targets.items()}
 
 
-def _counts(known: list[Any]) -> bool:
-    return bool(known) and np.ndim(known[0]) == 0 and suits(np.asarray(known, np.float64))
+def _counts(rows: list[Any], columns: Sequence[tuple[str, str]], i: int) -> bool:
+    """Whether column i is of counts; the other numbers of its rows say what is to be expected of it."""
+    known = [row for row in rows if row[i] is not None]
+    if np.ndim(known[0][i]):
+        return False
+    others = [j for j, (_, kind) in enumerate(columns) if kind == "number" and j != i and not np.ndim(known[0][j])]
+    beside = np.array([[row[j] for j in others] for row in known], np.float64).reshape(len(known), len(others))
+    return suits(np.array([row[i] for row in known], np.float64), beside)
 
 
 def _some(target: Target) -> Any:

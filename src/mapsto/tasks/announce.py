@@ -86,13 +86,15 @@ def _reasons(model: Mapper, config: Config) -> list[str]:
     counted = [n for n, t in model.output.targets.items() if isinstance(t, NumberTarget) and t.counted]
     if counted and config.output.number == "auto":
         return [
-            f"counts        {joined(counted, 6)}: whole numbers that a negative binomial distribution fits better than a normal "
-            "one (output.number=gaussian: numbers like others)"
+            f"counts        {joined(counted, 6)}: whole numbers that a negative binomial distribution fits better than a "
+            "normal one (output.number=gaussian: numbers like others)"
         ]
     pixels = [t for t in model.output.targets.values() if isinstance(t, PixelTarget)]
     if pixels and not config.output.density and not config.output.binarise:
         black = pixels[0].density == "bernoulli"
-        return [f"pixels        {pixels[0].density}: {'all are black or white' if black else 'some are grey or coloured'}"]
+        return [
+            f"pixels        {pixels[0].density}: {'all are black or white' if black else 'some are grey or coloured'}"
+        ]
     return []
 
 

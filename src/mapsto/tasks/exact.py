@@ -12,9 +12,8 @@ from mapsto.errors import DataError
 from mapsto.functional.posterior import Normal, Ppca
 from mapsto.nn.counted import CountedLikelihood, marginal
 from mapsto.nn.target import LabelTarget, NumberTarget
-from mapsto.outputs import Output
+from mapsto.outputs import Output, TokenOutput
 from mapsto.outputs.image import ImageOutput
-from mapsto.outputs.sequence import TokenOutput
 from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import KNOWN, VectorOutput
 from mapsto.ragged import evenly

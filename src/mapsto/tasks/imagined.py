@@ -18,9 +18,8 @@ from mapsto.errors import ConfigError, did_you_mean
 from mapsto.models.search import Sample, search
 from mapsto.models.vae import VAE
 from mapsto.nn.target import LabelTarget, NumberTarget
-from mapsto.outputs import Output
+from mapsto.outputs import Output, TokenOutput
 from mapsto.outputs.image import ImageOutput
-from mapsto.outputs.sequence import TokenOutput
 from mapsto.outputs.series import SeriesOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.stream import stream
@@ -208,6 +207,7 @@ def cells(model: VAE, z: Float[Tensor, "N Z"], *, seed: int = 0, mean: bool = Fa
             columns[name] = [head.classes[int(v)] for v in value]
         elif isinstance(head, NumberTarget):
             value = value if mean else value.astype(np.float64) * head.scale + head.mean
+            value = np.round(value) if head.counted and not mean else value
             columns[name] = (value[:, 0] if value.shape[1] == 1 else value).tolist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

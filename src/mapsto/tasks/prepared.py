@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measured", "place", "recall", "remember"]
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from mapsto.errors import ConfigError
 from mapsto.inputs.sequence import SequenceInput
 from mapsto.models.mapper import Mapper
 from mapsto.models.search import Beam, Greedy, Strategy, Written, search
-from mapsto.outputs.sequence import TokenOutput
+from mapsto.outputs import TokenOutput
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.section import OutputConfig
 from mapsto.training.backoff import Unigram, tuned_order

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from mapsto.collection import Collection
-from mapsto.outputs import Output, Theta
-from mapsto.outputs.sequence import TokenOutput
+from mapsto.outputs import Output, Theta, TokenOutput
 from mapsto.ragged import Ragged
 from mapsto.testing.batch import Columns, fill, padded
 from mapsto.testing.trial import FILLINGS, TYPES, Stored, draw, drawn, prefix, rewritten

@@ -217,7 +217,9 @@ class _Known:
         return self.valid.sum(1).tolist()
 
     def begin(self, more: int = 0) -> Draft:
-        return self.model.begin(self.inputs, len(self.valid), self.valid.shape[1] + more)
+        draft = self.model.begin(self.inputs, len(self.valid), self.valid.shape[1] + more)
+        assert isinstance(draft, Draft)
+        return draft
 
     def write(self, draft: Draft, rows: list[int], done: list[int], piece: Piece) -> tuple[Tensor, Tensor, Draft]:
         """Write the next tokens of some rows, and nonsense behind them."""
@@ -228,7 +230,8 @@ class _Known:
             tokens[b, :n] = self.ids[row, done[b] : done[b] + n]
             tokens[b, n:] = self.ids.max()
         exists = None if taken is None else torch.arange(size) < torch.tensor(taken)[:, None]
-        return self.model.write(tokens, draft, valid=exists)
+        last, answers, draft = self.model.write(tokens, draft, valid=exists)
+        return last, answers, draft
 
 
 def _pieces(model: Mapper, batch: Batch, report: Report, dtype: torch.dtype) -> None:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from mapsto.models.search import Written
 from mapsto.nn.target import TokenTarget
-from mapsto.outputs.sequence import TokenOutput
+from mapsto.outputs import TokenOutput
 from mapsto.ragged import evenly
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.pictures.alignment import LIMIT, Alignment, aligned, alignments
