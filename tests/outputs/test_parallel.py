@@ -75,10 +75,11 @@ def test_that_fails_where_the_number_of_queries_tells_the_length():
     assert abs(total(model(Short)) - 1) > 1e-3
 
 
-def test_every_model_that_says_all_at_once_keeps_the_laws():
+@pytest.mark.parametrize("laws", ["PBSMDR", pytest.param("G", marks=pytest.mark.slow)])
+def test_every_model_that_says_all_at_once_keeps_the_laws(laws):
     made = model().float()
     batch = {"x": gathered(made.inputs[0], ["ab", "b", "bab"]), "target": gathered(made.output, ["a", "bba", "ab"])}
-    require(check_model(made, batch, laws="PBSMDRG"))
+    require(check_model(made, batch, laws=laws))
 
 
 @pytest.mark.parametrize("how", [Greedy(), Beam(3), Sample(seed=3), Sample(temperature=0)])

@@ -1,6 +1,7 @@
 """Autoencoders through the verbs: what a user types, sees and gets."""
 
 import json
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from rich.console import Console
 import mapsto
 from mapsto.errors import ConfigError, DataError
 from mapsto.models.bound import Capacity, Elbo, Iwae, Reconstruction
+from mapsto.tasks.autoencoder import bound
 from mapsto.tasks.check import check_run
 from mapsto.tasks.config import Config, override
 from mapsto.tasks.convert import convert
 from mapsto.tasks.evaluate import evaluate
 from mapsto.tasks.folds import train_folds
 from mapsto.tasks.imagined import grid
-from mapsto.tasks.latent import bound
+from mapsto.tasks.latent import evidence, surprise
 from mapsto.tasks.predict import predict
 from mapsto.tasks.sample import sample
 from mapsto.tasks.section import TrainConfig
@@ -25,6 +27,7 @@ from mapsto.tasks.show import show
 from mapsto.tasks.train import train
 from mapsto.training.checkpoint import Checkpoints
 from mapsto.training.loop import Trainer
+from mapsto.training.parallel import World
 from mapsto.training.plan import Plan
 
 QUICK = ["train.steps=40", "model.dim=32", "train.evaluate_every=20"]
@@ -76,6 +79,42 @@ def test_evaluate_gives_the_same_report(spots):
     again = evaluate(run.folder)
     assert again["metrics"].pop("iwae") == pytest.approx(result["metrics"]["iwae"], rel=1e-5)
     assert again["metrics"] == pytest.approx({k: v for k, v in result["metrics"].items() if k != "iwae"}, rel=1e-5)
+
+
+class Dealt(World):
+    """One of several processes, who takes what the others gave from a list."""
+
+    def __init__(self, rank, size, given, sharded):
+        super().__init__()
+        self.rank, self.size, self.given, self.sharded = rank, size, given, sharded
+
+    def share(self, data, *, starting=False):
+        self.given[self.rank] = data
+        return self.given
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_processes_that_share_the_work_find_the_same_evidence(spots, size, sharded, monkeypatch):
+    run, _ = spots
+    feed = run.feed("train")
+    monkeypatch.setattr(feed, "once", lambda: np.array_split(feed.rows, 5))
+    alone, strange = evidence(run.model, feed, ks=(1, 5)), surprise(run.model, feed)
+    for ask in (
+        lambda world: evidence(run.model, feed, ks=(1, 5), world=world),
+        lambda world: surprise(run.model, feed, world),
+    ):
+        given = [b""] * size
+        for rank in range(size):  # what each gives, before any has all
+            with suppress(Exception):
+                ask(Dealt(rank, size, given, sharded))
+        for rank in range(size):
+            found = ask(Dealt(rank, size, given, sharded))
+            if isinstance(found, np.ndarray):
+                assert np.array_equal(found, strange)
+                continue
+            for name, array in alone.arrays().items():
+                assert np.array_equal(found.arrays()[name], array), name
 
 
 def test_embeddings_are_the_same_bits_at_every_call_and_after_loading(spots):

@@ -11,13 +11,13 @@ from mapsto.models.mapper import Mapper
 from mapsto.nn.pixel import PixelTarget
 from mapsto.nn.step import StepTarget
 from mapsto.nn.target import LabelsTarget, LabelTarget, NumberTarget, Target, TokenTarget
+from mapsto.tasks.autoencoder import flat
 from mapsto.tasks.build import parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.dataset import Dataset
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import forecasts
 from mapsto.tasks.future import forecasting
-from mapsto.tasks.latent import flat
 from mapsto.tasks.pictures.text import joined
 from mapsto.tasks.verdict import HIGHER, JUDGED
 from mapsto.tasks.watch import amount

@@ -21,8 +21,8 @@ from mapsto.nn.pool import MeanPool, pool
 from mapsto.nn.position import Learned, NoPosition, Position, Rotary, Sinusoidal
 from mapsto.nn.reader import Keep, Reader
 from mapsto.nn.transformer import Decoder, Encoder, PostNorm, PreNorm, Prior
+from mapsto.tasks.autoencoder import autoencoder, flat
 from mapsto.tasks.dataset import Measured, Parts
-from mapsto.tasks.latent import autoencoder, flat
 from mapsto.tasks.schema import Schema
 from mapsto.tasks.section import ModelConfig
 from mapsto.tasks.stored import FORMAT, read_stored

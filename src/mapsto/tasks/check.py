@@ -17,6 +17,7 @@ from mapsto.models.mapper import Mapper
 from mapsto.models.vae import VAE
 from mapsto.nn.multihead import MultiheadAttention
 from mapsto.tasks.announce import token_counts
+from mapsto.tasks.autoencoder import flat
 from mapsto.tasks.build import build, parameters
 from mapsto.tasks.config import Config
 from mapsto.tasks.crossover import choose
@@ -24,7 +25,7 @@ from mapsto.tasks.dataset import prepare, tables
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.honesty import listed
 from mapsto.tasks.imagined import simulated
-from mapsto.tasks.latent import flat, reworked
+from mapsto.tasks.latent import reworked
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized
 from mapsto.tasks.run import Run, load

@@ -44,7 +44,7 @@ def judge(
     """
     first = world is None or world.first
     if isinstance(model, VAE):
-        return latent.judged(model, config, test, known, resamples=1000 if first else 0)
+        return latent.judged(model, config, test, known, resamples=1000 if first else 0, world=world)
     how: dict[str, Any] = {"groups": groups, "seed": config.seed, "resamples": 1000 if first else 0}
     assert found is not None
     series = forecast.forecasts(model)

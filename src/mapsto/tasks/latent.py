@@ -1,53 +1,40 @@
-"""Autoencoders in the verbs: put together from settings, judged by their evidence, beside models whose evidence is exact."""
+"""Autoencoders judged by their evidence, beside models whose evidence is exact."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from mapsto import kinds
-from mapsto.errors import ConfigError, did_you_mean
-from mapsto.functional.divergence import free_batch, free_dims, free_total, iwae
-from mapsto.inputs import Input
-from mapsto.inputs.latent import LatentInput
-from mapsto.inputs.vector import VectorInput
+from mapsto.functional.divergence import iwae
 from mapsto.likelihoods.gaussian import GaussianLikelihood
-from mapsto.models.bound import Bound, Capacity, Elbo, Iwae, Reconstruction
-from mapsto.models.mapper import Batch, Mapper
-from mapsto.models.rework import Binarise, Corrupt, Hide
+from mapsto.models.mapper import Batch
+from mapsto.models.rework import Binarise
 from mapsto.models.vae import VAE
-from mapsto.nn.reader import Reader
-from mapsto.outputs import Output
 from mapsto.outputs.image import ImageOutput
 from mapsto.outputs.vector import VectorOutput
 from mapsto.ragged import evenly
 from mapsto.stream import stream
+from mapsto.tasks.autoencoder import flat
 from mapsto.tasks.config import Config
 from mapsto.tasks.exact import WIDE, simple
 from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.holes import hidden
-from mapsto.tasks.section import ModelConfig, TrainConfig
-from mapsto.training.evidence import LADDER, ROOM, Evidence, aggregate, refine, weigh
+from mapsto.training.evidence import LADDER, ROOM, Evidence, aggregate, refine, united, weigh
+from mapsto.training.parallel import World
 
 __all__ = [
-    "autoencoder",
     "beliefs",
-    "bound",
     "evidence",
-    "flat",
     "judged",
-    "learned",
     "p_values",
     "surprise",
     "validated",
 ]
 
-FREE = {"dims": free_dims, "batch": free_batch, "total": free_total}
 REFINED = 100
 """Rows whose beliefs are refined, to see what amortisation costs."""
 SURPRISE = 50
@@ -62,108 +49,30 @@ MOST, FLAT = 1 << 21, 1 << 24
 """Queries that may be asked for a report, over all rows and draws: of a transformer, of perceptrons."""
 
 
-def flat(output: Output) -> bool:
-    """Whether all is said in one answer, of a table or a picture of one patch: then perceptrons do."""
-    return isinstance(output, VectorOutput) or (isinstance(output, ImageOutput) and output.grid == (1, 1))
-
-
-def autoencoder(
-    config: ModelConfig,
-    inputs: Mapping[str, Input],
-    output: Output,
-    *,
-    encoder: nn.Module,
-    pool: Reader,
-    inner: nn.Module,
-    reader: Reader,
-) -> VAE:
-    """Two maps and a prior.
-
-    Args:
-        config: of the model.
-        inputs: what is read.
-        output: what is said again.
-        encoder: of the inputs.
-        pool: how their belief is read.
-        inner: what z goes through before it is read.
-        reader: how the output's queries read it.
-    """
-    target: dict[str, Any] = {"kind": "latent", "latent": config.latent, "posterior": config.posterior}
-    believes = VectorOutput(config.dim, targets={"latent": target})
-    source = LatentInput(config.dim, latent=config.latent, items=1 if flat(output) else config.memory)
-    return VAE(
-        Mapper(dict(inputs), encoder, pool, believes, masking=config.masking),
-        kinds.make("priors", config.prior, latent=config.latent),
-        Mapper({"latent": source}, inner, reader, output),
-        rework=[Binarise()] if isinstance(output, ImageOutput) and output.binarise else [],
-    )
-
-
-def learned(model: VAE, config: TrainConfig, steps: int) -> None:
-    """Give a model what it has in training alone: the bound, and what is done to batches.
-
-    Raises:
-        ConfigError: as :func:`bound`.
-    """
-    model.bound = bound(config, steps)
-    output = model.decoder.output
-    if isinstance(output, VectorOutput) and config.hide:
-        ((name, source),) = model.sources.items()
-        assert isinstance(source, VectorInput)
-        model.rework.append(Hide(name, source, output, config.hide))
-    if config.noise:
-        model.rework.append(Corrupt(config.noise))
-
-
-def bound(config: TrainConfig, steps: int) -> Bound:
-    """What is maximised, from the settings.
-
-    Raises:
-        ConfigError: no such bound, or settings that it has no use for.
-    """
-    kind, _, rest = config.bound.partition(":")
-    known = ("elbo", "iwae", "capacity", "reconstruction")
-    if kind not in known:
-        hint = did_you_mean(kind, known)
-        raise ConfigError(f'train.bound: "{config.bound}" is not one of {", ".join(known)}.{hint}')
-    if kind not in ("elbo", "capacity") and (config.beta != 1 or config.beta_warmup or config.free):
-        raise ConfigError(f"train.bound={config.bound}: beta, beta_warmup and free are for the elbo.   Leave them out")
-    warmup = round(config.beta_warmup * steps)
-    if kind == "capacity":
-        try:
-            return Capacity(float(rest), beta=config.beta, warmup=warmup)
-        except ValueError:
-            raise ConfigError(f'train.bound: "{config.bound}": expected nats, as in capacity:20') from None
-    samples = 5 if kind == "iwae" else 1
-    if rest:
-        try:
-            samples = int(rest.removeprefix("samples="))
-        except ValueError:
-            raise ConfigError(f'train.bound: "{config.bound}": expected a number of samples, as in iwae:5') from None
-    if kind == "iwae":
-        return Iwae(samples)
-    if kind == "reconstruction":
-        return Reconstruction()
-    return Elbo(samples=samples, beta=config.beta, warmup=warmup, free=_free(config.free))
-
-
-def _free(text: str) -> Any:
-    if not text:
-        return None
-    kind, colon, rest = text.partition(":")
-    try:
-        nats = float(rest)
-    except ValueError:
-        nats = -1.0
-    if kind not in FREE or not colon or not nats >= 0:
-        raise ConfigError(f'train.free: "{text}": expected dims:0.1, batch:0.1 or total:2 (nats)')
-    return partial(FREE[kind], nats=nats)
-
-
 def batches(model: VAE, feed: StoreFeed) -> Iterator[tuple[NDArray[np.int64], Batch]]:
     """Every row once, with its number; pixels that are to be drawn are drawn by the row alone."""
     for rows in feed.once():
         yield rows, reworked(model, feed.batch(rows), rows)
+
+
+def _weighed(
+    model: VAE, feed: StoreFeed, world: World | None, *, same: bool = False, **how: Any
+) -> tuple[Evidence, NDArray[np.int64]]:
+    """The evidence of every row, and which row each is; whole batches are dealt to the processes of a world.
+
+    Args:
+        model: the model.
+        feed: with targets.
+        world: by default this process alone.
+        same: whether all rows have the same noise.
+        how: as of :func:`~mapsto.training.evidence.weigh`.
+    """
+    model.eval()
+    world, order = world or World(), feed.once()
+    dealt = (order[number % len(order)] for number in world.turns(len(order)))
+    asked = ((np.zeros_like(rows) if same else rows, rows) for rows in dealt)
+    found = weigh(model, ((drawn, reworked(model, feed.batch(rows), drawn)) for drawn, rows in asked), **how)
+    return united(found, order, world), np.concatenate(order)
 
 
 def reworked(model: VAE, batch: Batch, rows: Sequence[int] | NDArray[np.int64]) -> Batch:
@@ -176,7 +85,9 @@ def reworked(model: VAE, batch: Batch, rows: Sequence[int] | NDArray[np.int64]) 
     return batch
 
 
-def evidence(model: VAE, feed: StoreFeed, *, ks: Sequence[int] = (), seed: int = 0) -> Evidence:
+def evidence(
+    model: VAE, feed: StoreFeed, *, ks: Sequence[int] = (), seed: int = 0, world: World | None = None
+) -> Evidence:
     """The evidence of the rows of a feed, in the feed's own order of batches.
 
     Args:
@@ -184,13 +95,13 @@ def evidence(model: VAE, feed: StoreFeed, *, ks: Sequence[int] = (), seed: int =
         feed: with targets.
         ks: of the ladder; by default up to 500, or what :data:`MOST` queries allow.
         seed: of the noise.
+        world: processes that share the work.
     """
-    model.eval()
     output, total = model.decoder.output, int(feed.lengths.sum())
     cheap = flat(output)
     ladder = [k for k in LADDER if k == 1 or k * total <= (FLAT if cheap else MOST)]
     room = ROOM if cheap else ROOM // (4 * output.dim)
-    return weigh(model, batches(model, feed), ks=ks or ladder, seed=seed, room=room)
+    return _weighed(model, feed, world, ks=ks or ladder, seed=seed, room=room)[0]
 
 
 @torch.inference_mode()
@@ -205,18 +116,14 @@ def beliefs(model: VAE, feed: StoreFeed) -> list[dict[str, Any]]:
     return [found[int(row)] for row in feed.rows]
 
 
-def surprise(model: VAE, feed: StoreFeed) -> NDArray[np.float64]:
+def surprise(model: VAE, feed: StoreFeed, world: World | None = None) -> NDArray[np.float64]:
     """(N,) −log p(x) of every row in nats, by IWAE: a pure function of the row, each of which has the same noise.
 
     The draws are 50 of perceptrons, 5 of others. High is strange; a row is judged by :func:`p_values`.
     """
-    model.eval()
     k = SURPRISE if flat(model.decoder.output) else SURPRISE // 10
-    order = feed.once()
-    same = [np.zeros(len(rows), np.int64) for rows in order]
-    made = ((zero, reworked(model, feed.batch(rows), zero)) for rows, zero in zip(order, same, strict=True))
-    nats = -weigh(model, made, ks=(k,)).iwae[k]
-    each = dict(zip(np.concatenate(order).tolist(), nats, strict=True))
+    found, rows = _weighed(model, feed, world, same=True, ks=(k,))
+    each = dict(zip(rows.tolist(), -found.iwae[k], strict=True))
     return np.array([each[row] for row in feed.rows.tolist()])
 
 
@@ -231,7 +138,7 @@ def p_values(nats: NDArray[np.float64], known: NDArray[np.float64]) -> NDArray[n
     return (1 + len(ordered) - np.searchsorted(ordered, nats)) / (len(ordered) + 1)
 
 
-def validated(model: VAE, feed: StoreFeed) -> dict[str, float]:
+def validated(model: VAE, feed: StoreFeed, world: World | None = None) -> dict[str, float]:
     """The negative ELBO, a number or token of the target; of a plain autoencoder, what it loses."""
     if not model.bound.drawn:
         model.eval()
@@ -240,7 +147,7 @@ def validated(model: VAE, feed: StoreFeed) -> dict[str, float]:
         lost = float(sum(loss.per_example().sum() for loss in losses))
         count = float(sum(loss.count.sum() for loss in losses))
         return {"loss": lost / max(1.0, count), "elbo": -lost / max(1, len(feed.rows))}
-    found = evidence(model, feed, ks=(1,))
+    found = evidence(model, feed, ks=(1,), world=world)
     total = float(found.numbers.sum())
     return {"loss": -float(found.elbo.sum()) / max(1.0, total), "elbo": float(found.elbo.mean())}
 
@@ -252,11 +159,12 @@ def judged(
     known: tuple[StoreFeed, StoreFeed] | None,
     *,
     resamples: int = 1000,
+    world: World | None = None,
 ) -> dict[str, Any]:
     """The evidence report: ``{"metrics", "intervals", "baselines"}``, nats a row, at beta = 1 whatever was trained."""
     if not model.bound.drawn:
         return _said(model, test, resamples=resamples, seed=config.seed)
-    found = evidence(model, test, seed=config.seed)
+    found = evidence(model, test, seed=config.seed, world=world)
     output = model.decoder.output
     width = output.head.bin if isinstance(output, ImageOutput) else 0.0
     metrics = found.summary(bin=width)
@@ -275,8 +183,8 @@ def judged(
     intervals = _intervals(each, resamples, config.seed)
     told: dict[str, Any] = {}
     if known is not None and len(known[1].rows):
-        usual = np.sort(surprise(model, known[1]))
-        metrics["surprising"] = float((p_values(surprise(model, test), usual) <= STRANGE).mean())
+        usual = np.sort(surprise(model, known[1], world))
+        metrics["surprising"] = float((p_values(surprise(model, test, world), usual) <= STRANGE).mean())
         told["usual"] = usual[evenly(len(usual), 1000)].tolist()
     beside = {} if known is None else simple(output, model.latent, known[0], test)
     if isinstance(output, VectorOutput):

@@ -12,8 +12,8 @@ from mapsto.errors import ConfigError, MapstoError, ModelFileError
 from mapsto.nn.pixel import PixelTarget
 from mapsto.nn.step import StepTarget
 from mapsto.tasks.announce import token_counts
+from mapsto.tasks.autoencoder import flat
 from mapsto.tasks.build import parameters
-from mapsto.tasks.latent import flat
 from mapsto.tasks.page import page, section, table
 from mapsto.tasks.pictures.example import heads
 from mapsto.tasks.pictures.gallery import gallery

@@ -19,6 +19,7 @@ from mapsto.data.table import ENDINGS, open_table
 from mapsto.errors import ConfigError, DataError, ModelFileError
 from mapsto.models.mapper import Mapper
 from mapsto.models.vae import VAE
+from mapsto.tasks.autoencoder import bound
 from mapsto.tasks.build import load_model
 from mapsto.tasks.config import Config, read_config
 from mapsto.tasks.dataset import Dataset, Measured, convert, prepare
@@ -28,7 +29,7 @@ from mapsto.tasks.future import in_windows, to_go_on
 from mapsto.tasks.holes import filled
 from mapsto.tasks.honesty import Trust, some, trust
 from mapsto.tasks.judge import judge
-from mapsto.tasks.latent import beliefs, bound, p_values
+from mapsto.tasks.latent import beliefs, p_values
 from mapsto.tasks.latent import surprise as strange
 from mapsto.tasks.readable import readable, told
 from mapsto.tasks.schema import USUAL, Errors, Schema

@@ -204,7 +204,7 @@ def finite(values: Values) -> Values:
 def validation(model: Mapper, feed: StoreFeed, world: World | None = None) -> dict[str, float]:
     """The loss without smoothing, per target (a number's in standardised units), and the first metric."""
     if isinstance(model, VAE):
-        return validated(model, feed)
+        return validated(model, feed, world)
     found = answer(model, feed, world=world)
     head_name, head = next(iter(model.output.targets.items()))
     total = sum(float(nll.sum()) for nll in found.nll.values())

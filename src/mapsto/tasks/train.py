@@ -22,6 +22,7 @@ from mapsto.models.mapper import Mapper
 from mapsto.models.vae import VAE
 from mapsto.process import release_memory, set_products
 from mapsto.tasks.announce import describe_map, result_lines
+from mapsto.tasks.autoencoder import learned
 from mapsto.tasks.build import build, save_model
 from mapsto.tasks.card import model_card
 from mapsto.tasks.config import Config, read_config
@@ -32,7 +33,6 @@ from mapsto.tasks.feed import StoreFeed
 from mapsto.tasks.forecast import begin
 from mapsto.tasks.honesty import Doubt
 from mapsto.tasks.judge import judge
-from mapsto.tasks.latent import learned
 from mapsto.tasks.pictures.text import visible
 from mapsto.tasks.plan import feed, make_plan, settle, sized, timed
 from mapsto.tasks.run import Run, load

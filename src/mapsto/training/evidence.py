@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 from torch import Tensor
 
 from mapsto.functional.divergence import effective, ladder
@@ -16,8 +17,9 @@ from mapsto.models.mapper import Batch
 from mapsto.models.vae import VAE
 from mapsto.posteriors import Belief
 from mapsto.stream import stream
+from mapsto.training.parallel import World
 
-__all__ = ["Evidence", "aggregate", "noise", "refine", "weigh"]
+__all__ = ["Evidence", "aggregate", "noise", "refine", "united", "weigh"]
 
 LADDER = (1, 5, 50, 500)
 ROOM = 1 << 22
@@ -49,6 +51,19 @@ class Evidence:
     means: Floats
     sigmas: Floats
     numbers: Floats
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Floats]) -> "Evidence":
+        """From what :meth:`arrays` gave."""
+        iwae = {int(name.removeprefix("iwae ")): array for name, array in arrays.items() if name.startswith("iwae ")}
+        plain = {field.name: arrays.get(field.name) for field in fields(cls)}
+        return cls(**(plain | {"iwae": iwae}))  # type: ignore[arg-type]
+
+    def arrays(self) -> dict[str, Floats]:
+        """All of them by name, the ladder's as ``iwae K``."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "iwae"}
+        there = {name: array for name, array in named.items() if array is not None}
+        return there | {f"iwae {k}": array for k, array in self.iwae.items()}
 
     @property
     def elbo(self) -> Floats:
@@ -139,17 +154,33 @@ def weigh(
             numbers=count,
             **{f"iwae {k}": ladder(weights, k) for k in ks},
         )
-    joined = {name: torch.cat(found).numpy() for name, found in parts.items()}
-    return Evidence(
-        joined["log_likelihood"],
-        joined["kl"],
-        joined.get("kl_dims"),
-        {k: joined[f"iwae {k}"] for k in ks},
-        joined["effective"],
-        joined["means"],
-        joined["sigmas"],
-        joined["numbers"],
-    )
+    return Evidence.of({name: torch.cat(found).numpy() for name, found in parts.items()})
+
+
+def united(found: Evidence, order: Sequence[NDArray[np.int64]], world: World) -> Evidence:
+    """The evidence of all rows from that of each process's batches, in the order of the batches.
+
+    Args:
+        found: of this process's turns, those beyond the batches included.
+        order: the rows of every batch.
+        world: who had which.
+    """
+    if world.size == 1:
+        return found
+    starts = np.concatenate([[0], np.cumsum([len(rows) for rows in order])])
+    places = [
+        np.concatenate(
+            [np.zeros(0, np.int64), *(np.arange(starts[n], starts[n + 1]) for n in range(r, len(order), world.size))]
+        )
+        for r in range(world.size)
+    ]
+    own = {name: np.ascontiguousarray(a[: len(places[world.rank])]) for name, a in found.arrays().items()}
+    parts = [load(data) for data in world.share(save(own))]
+    whole: dict[str, Floats] = {}
+    for at, part in zip(places, parts, strict=True):
+        for name, array in part.items():
+            whole.setdefault(name, np.zeros((int(starts[-1]), *array.shape[1:])))[at] = array
+    return Evidence.of(whole)
 
 
 def refine(model: VAE, batch: Batch, *, steps: int = 200, lr: float = 0.02, samples: int = 8, seed: int = 0) -> Belief:
