@@ -253,12 +253,20 @@ def plain_loop(pixels: NDArray[np.uint8], samples: int, steps: int, rows: int = 
     return time.perf_counter() - began
 
 
-def binarised(data: dict[str, Any], epochs: int) -> tuple[dict[int, Evidence], dict[int, tuple[float, float]]]:
-    """The evidence of the first 1,000 test pictures by training samples k, and seconds: ours and a plain loop's."""
+def binarised(
+    data: dict[str, Any], epochs: dict[int, int]
+) -> tuple[dict[int, Evidence], dict[int, tuple[float, float]]]:
+    """The evidence of the first 1,000 test pictures, and seconds, ours and a plain loop's: by the k of IWAE, 1 for a VAE.
+
+    Args:
+        data: pictures, the first 60,000 of which are trained on.
+        epochs: by k.
+    """
     train, test = data["image"][:60_000, ..., None], data["image"][60_000:61_000, ..., None]
-    feed, steps = Pictures(train, 100), 600 * epochs
+    feed = Pictures(train, 100)
     found, seconds = {}, {}
-    for k in (1, 5):
+    for k, passes in epochs.items():
+        steps = 600 * passes
         bound: Bound = Elbo() if k == 1 else Iwae(k)
         model = net(
             (28, 28),
@@ -280,7 +288,7 @@ def binarised(data: dict[str, Any], epochs: int) -> tuple[dict[int, Evidence], d
 
 def fashion() -> list[Row]:
     """Fashion-MNIST, bits drawn anew, the net of Burda et al., 20 epochs; NLL of the first 1,000 test pictures."""
-    found, seconds = binarised(recipe.fashion_mnist(), 20)
+    found, seconds = binarised(recipe.fashion_mnist(), {1: 20, 5: 20})
     made = []
     for k, e in found.items():
         own, plain = seconds[k]
@@ -290,6 +298,19 @@ def fashion() -> list[Row]:
     better = found[5].iwae[500] - found[1].iwae[500]
     error = better.std() / math.sqrt(len(better))
     made.append(row("IWAE-5 better by, nats", better.mean(), 1.0, 0, None, f"paired, standard error {error:.2f}"))
+    return made
+
+
+def mnist() -> list[Row]:
+    """MNIST, bits drawn anew, the same net; far fewer epochs than the paper's 3,280. NLL of the first 1,000 test pictures."""
+    epochs = {1: 100, 50: 12}
+    found, seconds = binarised(recipe.mnist(), epochs)
+    made = []
+    for k, published in ((1, 86.76), (50, 84.78)):
+        e, (own, plain) = found[k], seconds[k]
+        note = f"{epochs[k]} epochs; ELBO {e.elbo.mean():.2f}, active {e.active}; the paper {published}; plain loop {plain:.0f} s"
+        name = "VAE" if k == 1 else f"IWAE-{k}"
+        made.append(less(f"MNIST, {name}: NLL", -e.iwae[500].mean(), {1: 87.8, 50: 85.1}[k], own, None, note))
     return made
 
 
@@ -428,7 +449,9 @@ HOLES = {
     "train.epochs": 300,
     "train.hide": 0.0,
 }
-CLAIMS: dict[str, Callable[[], list[Row]]] = {f.__name__: f for f in (exact, trained, holes, moved, frey, fashion)}
+CLAIMS: dict[str, Callable[[], list[Row]]] = {
+    f.__name__: f for f in (exact, trained, holes, moved, frey, fashion, mnist)
+}
 
 
 if __name__ == "__main__":

@@ -42,23 +42,24 @@ def filled(model: VAE, feed: StoreFeed, rows: list[tuple[Any, ...]]) -> list[dic
     holes = [any(row[i] is None for row in rows) for i in range(len(output.names))]
     if not any(holes):
         return [dict(zip(output.names, row, strict=True)) for row in rows]
-    order = feed.once()
-    found = impute(model, [(batch, feed.batch(batch)) for batch in order])
-    at = np.argsort(np.concatenate(order), kind="stable")
+    lacking = np.array([any(cell is None for cell in row) for row in rows])
+    order = [some for batch in feed.once() if len(some := batch[lacking[batch]])]
+    found = impute(model, ((batch, feed.batch(batch)) for batch in order))
+    place = {int(row): i for i, row in enumerate(np.concatenate(order))}
     told: list[dict[str, Any]] = [{} for _ in rows]
     for i, (name, head) in enumerate(output.targets.items()):
-        arrays = {k: v[at] for k, v in found[name].items()}
+        further = ("probability",) if isinstance(head, LabelTarget) else ("low", "high")
         for r, row in enumerate(rows):
-            missing = row[i] is None
-            told[r][name] = _said(head, arrays["value"][r]) if missing else row[i]
-            if not holes[i]:
+            if row[i] is not None:
+                told[r][name] = row[i]
+                told[r] |= {f"{name}.{key}": None for key in further if holes[i]}
                 continue
+            arrays = {key: array[place[r]] for key, array in found[name].items()}
+            told[r][name] = _said(head, arrays["value"])
             if isinstance(head, LabelTarget):
-                p = arrays["probability"][r].tolist()
-                told[r][f"{name}.probability"] = dict(zip(head.classes, p, strict=True)) if missing else None
+                told[r][f"{name}.probability"] = dict(zip(head.classes, arrays["probability"].tolist(), strict=True))
             else:
-                for end in ("low", "high"):
-                    told[r][f"{name}.{end}"] = _said(head, arrays[end][r]) if missing else None
+                told[r] |= {f"{name}.{end}": _said(head, arrays[end]) for end in further}
     return told
 
 

@@ -181,7 +181,7 @@ def judged(
         "nll": -found.iwae[max(found.iwae)],
     }
     intervals = _intervals(each, resamples, config.seed)
-    told: dict[str, Any] = {}
+    told: dict[str, Any] = {"deviations": found.means.std(0).tolist()}
     if known is not None and len(known[1].rows):
         usual = np.sort(surprise(model, known[1], world))
         metrics["surprising"] = float((p_values(surprise(model, test, world), usual) <= STRANGE).mean())
