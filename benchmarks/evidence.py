@@ -306,9 +306,11 @@ def mnist() -> list[Row]:
     epochs = {1: 100, 50: 12}
     found, seconds = binarised(recipe.mnist(), epochs)
     made = []
-    for k, published in ((1, 86.76), (50, 84.78)):
+    for k, paper in ((1, 86.76), (50, 84.78)):
         e, (own, plain) = found[k], seconds[k]
-        note = f"{epochs[k]} epochs; ELBO {e.elbo.mean():.2f}, active {e.active}; the paper {published}; plain loop {plain:.0f} s"
+        note = (
+            f"{epochs[k]} epochs; ELBO {e.elbo.mean():.2f}, active {e.active}; published {paper}; plain {plain:.0f} s"
+        )
         name = "VAE" if k == 1 else f"IWAE-{k}"
         made.append(less(f"MNIST, {name}: NLL", -e.iwae[500].mean(), {1: 87.8, 50: 85.1}[k], own, None, note))
     return made

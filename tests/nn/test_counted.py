@@ -85,10 +85,11 @@ def test_what_is_no_count_is_refused_and_several_numbers_are_none():
     head = NumberTarget(4, mean=[3.0], scale=[2.0], counted=True)
     assert head.encode(5.0).tolist() == [1.0]
     for bad in (2.5, -1.0):
-        with pytest.raises(DataError, match=f"is {bad:g} where the training rows have counts: 0, 1, 2 and so on"):
+        with pytest.raises(DataError, match=f"is {bad:g}, and counts are 0, 1, 2 and so on"):
             head.encode(bad)
-    with pytest.raises(ConfigError, match="a count is one number"):
-        NumberTarget(4, mean=[3.0, 1.0], scale=[2.0, 1.0], counted=True)
+    for mean in ([3.0, 1.0], [-2.0]):
+        with pytest.raises(ConfigError, match="a count is one number"):
+            NumberTarget(4, mean=mean, scale=[2.0] * len(mean), counted=True)
 
 
 def test_a_table_says_which_columns_are_counts():

@@ -228,7 +228,11 @@ def refused(folder, message, error=ModelFileError):
         ("schema.inputs.0.kind", "os", "inputs: 'os' is not one of image, latent, sequence, series, vector"),
         ("schema.inputs.0.kind", "__init__", "inputs: '__init__' is not one of"),
         ("schema.inputs.0.kind", "series", "the settings of input 'x' are of other columns"),
-        ("schema.output.kind", "turtle", "outputs: 'turtle' is not one of image, items, parallel, sequence, series, vector"),
+        (
+            "schema.output.kind",
+            "turtle",
+            "outputs: 'turtle' is not one of image, items, parallel, sequence, series, vector",
+        ),
         ("schema.output.kind", "items", "settings|unexpected|is of no model"),
         ("schema.inputs.0.columns", [["x"]], "schema.inputs.0.columns.0: List should have at least 2 items"),
         ("schema.inputs.0.columns", [], "schema.inputs.0.columns: List should have at least 1 item"),

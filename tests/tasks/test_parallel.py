@@ -153,7 +153,7 @@ class TestCounts:
         (other,) = run.predict([{"visits": None, "height": 160.0, "year": 2000}])
         assert other["visits"] < row["visits"]
         assert result["metrics"]["nll"] < result["baselines"]["full covariance"]["nll"]
-        with pytest.raises(mapsto.errors.DataError, match=r"2\.5 where the training rows have counts"):
+        with pytest.raises(mapsto.errors.DataError, match=r"is 2\.5, and counts are 0, 1, 2"):
             run.predict([{"visits": 2.5, "height": 180.0, "year": 2000}])
 
     def test_a_count_is_mapped_to_where_that_is_asked_for(self, tmp_path):

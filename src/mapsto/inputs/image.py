@@ -158,12 +158,12 @@ class ImageInput(Input):
         """One item a patch that holds at least one pixel."""
         size = batch["size"].to(torch.long)
         kind = next(self.parameters()).dtype
-        x = batch["pixels"].permute(0, 3, 1, 2).to(kind) / (65535 if self.wide else 255)
+        x = batch["pixels"].permute(0, 3, 1, 2).to(kind, copy=True).div_(65535 if self.wide else 255)
         mean, scale = (torch.tensor(v, device=x.device, dtype=kind)[:, None, None] for v in (self.mean, self.scale))
         full = (
             not torch.compiler.is_compiling() and len(size) > 0 and bool((size == size.new_tensor(x.shape[2:])).all())
         )
-        x = (x - mean) / scale
+        x = x.sub_(mean).div_(scale)
         if not full or self.augment.moves:
             inside = _inside(size, x.shape[2], x.shape[3])
             x = self.augment(x if full else x.masked_fill(~inside, 0), size, inside)

@@ -42,8 +42,8 @@ class Binarise(Rework):
         source, words = self.draw(grey.device), (grey.numel() + 3) // 4
         drawn = torch.empty(words, dtype=torch.int64, device=grey.device).random_(-(2**63), None, generator=source)
         # Four numbers of 16 bits a draw: white with probability grey / 255, rounded up to a multiple of 2⁻¹⁶.
-        u = drawn.view(torch.int16)[: grey.numel()].view(grey.shape).int() + 32768
-        return self.put(batch, u * 255 < grey.int() * 65536)
+        u = drawn.view(torch.int16)[: grey.numel()].view(grey.shape).int().add_(32768).mul_(255)
+        return self.put(batch, u < grey.int().mul_(65536))
 
     def at(self, batch: Batch, uniform: Float[Tensor, "B h w C"]) -> Batch:
         """White where u · 255 < the grey value."""
@@ -51,7 +51,7 @@ class Binarise(Rework):
 
     def put(self, batch: Batch, white: Bool[Tensor, "B h w C"]) -> Batch:
         """The batch with pixels of these colours, wherever it has pixels."""
-        bits = white.to(torch.uint8) * 255
+        bits = white.to(torch.uint8).mul_(255)
         return {name: {**part, "pixels": bits} if "pixels" in part else part for name, part in batch.items()}
 
 

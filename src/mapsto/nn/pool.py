@@ -31,8 +31,10 @@ class MeanPool(Reader):
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """The same mean for every query, and the query."""
-        count = memory.valid.sum(1).clamp(min=1)[:, None, None]
-        return queries.items + _total(memory.items, memory.valid) / count
+        total = _total(memory.items, memory.valid)
+        if memory.valid.shape[1] == 1:  # perceptrons: there is one item, and nothing to divide by
+            return queries.items + total
+        return queries.items + total / memory.valid.sum(1).clamp(min=1)[:, None, None]
 
 
 class MaxPool(Reader):

@@ -195,8 +195,8 @@ class NumberTarget(Target):
 
     def __init__(self, dim: int, *, mean: list[float], scale: list[float], sigma: str = "dims", counted: bool = False):
         super().__init__()
-        if counted and len(mean) != 1:
-            raise ConfigError(f"{len(mean)} numbers: a count is one number.   Use output.number=gaussian")
+        if counted and (len(mean) != 1 or not mean[0] > 0):
+            raise ConfigError(f"a mean of {mean}: a count is one number from 0 on.   Use output.number=gaussian")
         self.likelihood: GaussianLikelihood | CountedLikelihood = (
             CountedLikelihood(mean[0], scale[0]) if counted else GaussianLikelihood(len(mean), sigma=sigma)
         )
@@ -236,7 +236,7 @@ class NumberTarget(Target):
         if x.shape != self.mean.shape:
             raise DataError(f"{x.size} numbers where the model was trained on {self.mean.size}")
         if self.counted and not counts(x):
-            raise DataError(f"is {x[0]:g} where the training rows have counts: 0, 1, 2 and so on")
+            raise DataError(f"is {x[0]:g}, and counts are 0, 1, 2 and so on.   output.number=gaussian takes any number")
         return ((x - self.mean) / self.scale).astype(np.float32)
 
     @property
