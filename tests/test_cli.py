@@ -142,6 +142,11 @@ def test_predict_reads_texts_files_and_standard_input(trained, monkeypatch, tmp_
     assert sum(row["label.probability"].values()) == pytest.approx(1)
     lines, _ = mapsto("predict", result["run"], "-", stdin="a lovely film\na dull cold plot\n")
     assert [line.split()[0] for line in lines.splitlines()] == ["pos", "neg"]
+    typed, _ = mapsto("predict", result["run"], '{"text": "a lovely film"}', '{"text": "a dull cold plot"}')
+    assert typed == lines
+    for text in ('{"txt": "a lovely film"}', "{half", "{}"):  # of a run that reads one text, it is that text
+        (row,) = json.loads(mapsto("predict", result["run"], text, "--json")[0])["predictions"]
+        assert set(row) == {"label", "label.probability"}
     out = tmp_path / "said.csv"
     mapsto("predict", result["run"], folder / "reviews.csv", "--out", out)
     assert len(out.read_text().splitlines()) == 121

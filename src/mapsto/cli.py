@@ -164,7 +164,8 @@ def evaluate(
 def predict(
     run: RunFolder,
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="INPUT ...", help="texts, a file or a folder; - reads standard input")
+        list[str] | None,
+        typer.Argument(metavar="INPUT ...", help="texts, rows as JSON, a file or a folder; - reads standard input"),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="write .jsonl, .csv or .parquet")] = None,
     embed: Annotated[bool, typer.Option("--embed", help="give the vector behind the answer")] = False,

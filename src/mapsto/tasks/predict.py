@@ -32,7 +32,7 @@ def predict(
 
     Args:
         run: the run folder.
-        values: texts; or one file or folder; or ``-`` for the lines of standard input.
+        values: texts, or rows as ``{"COLUMN": value, ...}``; or one file or folder; or ``-`` for the lines of standard input.
         out: ``.jsonl``, ``.csv`` or ``.parquet``; printed if not given.
         embed: vectors instead of answers.
         beam: beams to search for a sequence with; 0: as the run's settings say.
@@ -51,6 +51,7 @@ def predict(
             raise DataError("standard input is empty")
     elif len(values) == 1:
         asked = values[0]
+    asked = _typed([asked] if isinstance(asked, str) else asked, loaded.schema.sources) or asked
     rows = loaded.predict(asked, embed=embed, beam=beam, best=best, surprise=surprise)
     if out is not None:
         write_rows(out, rows)
@@ -60,6 +61,20 @@ def predict(
         table = isinstance(loaded.model, VAE) and loaded.schema.output.kind == "vector" and not embed
         for row in rows:
             console.print(Text(visible((named if table else line)(row), "\n")), soft_wrap=True)
+    return rows
+
+
+def _typed(values: list[str], columns: list[str]) -> list[dict[str, Any]]:
+    """Rows that were typed as JSON, all with columns of the run; a column that is not named is missing. Else nothing."""
+    rows: list[dict[str, Any]] = []
+    for value in values:
+        try:
+            row = json.loads(value) if value.lstrip().startswith("{") else None
+        except ValueError:
+            return []
+        if not isinstance(row, dict) or not row or not row.keys() <= set(columns):
+            return []
+        rows.append({column: row.get(column) for column in columns})
     return rows
 
 

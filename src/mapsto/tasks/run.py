@@ -300,7 +300,8 @@ class Run:
             values = [values]
         if isinstance(values, Sequence) and values and not isinstance(values[0], Mapping):
             if len(columns) != 1:
-                raise DataError(f"a row needs {', '.join(columns)}: give dicts with these names")
+                row = ", ".join(f'"{column}": ...' for column in columns)
+                raise DataError(f"a row needs {', '.join(columns)}: give it as {{{row}}}, or name a file")
             return open_table({columns[0]: list(values)}, root=root)
         if isinstance(values, np.ndarray | torch.Tensor) and len(columns) == 1:
             return open_table({columns[0]: values}, root=root)
