@@ -114,7 +114,7 @@ class OutputConfig(Section):
     number: Literal["auto", "gaussian", "count"] = Field(
         "auto",
         description="likelihood of a number: gaussian; count, of whole numbers from 0 on (negative binomial); auto: gaussian, "
-        "and in the autoencoder of a table what fits each column better",
+        "and of a table that is said again what fits each column better",
     )
     binarise: bool = Field(False, description="draw pixels black or white anew each time, by their grey value")
     relative: bool = Field(True, description="a forecast goes on from the last number of the series it is mapped from")

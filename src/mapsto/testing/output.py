@@ -91,13 +91,14 @@ def _contents(trial: _Trial, report: Report) -> None:
     target = trial.rows.gather()
     if not padded(target):
         return
-    gone = ~target["valid"]
     for dtype in TYPES:
         with report.case(
             "P", "what stands at padding changes no loss and no gradient, exactly", str(dtype)[6:]
         ) as case:
             kind = trial.of(dtype)
             clean = {n: t.detach() for n, t in trial.theta(kind, trial.memory(dtype), target).items()}
+            more = next(iter(clean.values())).shape[1] - target["valid"].shape[1]  # places that no row has a target for
+            gone = torch.nn.functional.pad(~target["valid"], (0, more), value=True)
 
             def answer(value: float) -> list[Tensor]:
                 theta = {n: t.masked_fill(gone[..., None], value).requires_grad_() for n, t in clean.items()}  # noqa: B023
