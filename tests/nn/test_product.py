@@ -62,6 +62,21 @@ def test_products_are_the_plain_ones(rows, bias, made):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 256), (256,), (1, 1, 256)])
+def test_a_single_row_is_multiplied_in_parts_that_threads_share(shape, bias, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(product, "_fewest", lambda: 2)
+    taken = []
+    monkeypatch.setattr(product, "_parted", lambda *given, plain=product._parted: taken.append(0) or plain(*given))
+    x, weight, b = draw(*shape), draw(160, 256, seed=1), draw(160, seed=2) if bias else None
+    with torch.no_grad():
+        found = Products(100)(x, weight, b)
+        Products(100)(x, draw(150, 256), None)  # does not part evenly
+    assert len(taken) == 1
+    torch.testing.assert_close(found, torch.nn.functional.linear(x, weight, b), rtol=1e-6, atol=1e-5)
+
+
 def test_parts_and_transposes_of_a_weight_are_told_apart(made):
     weight, x, products = draw(64, 64), draw(4, 64), Products(16)
     for part in TRIES * (weight, weight[:16], weight[16:], weight.T, weight[:, :32]):
