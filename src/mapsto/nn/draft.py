@@ -131,5 +131,5 @@ class Foreseen:
         at = (self.first[:, None] + steps).clamp(max=self.answers.shape[1] - 1)
         row = torch.arange(len(at), device=at.device)
         length = count if valid is None else valid.sum(1)
-        last = (self.first + length - 1).clamp(max=self.answers.shape[1] - 1)
+        last = at[row, length - 1]
         return self.logits[row, last][:, None], self.answers[row[:, None], at], replace(self, first=self.first + length)

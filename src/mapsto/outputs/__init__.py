@@ -138,10 +138,9 @@ class TokenOutput(Output):
     def learned(
         chunks: Iterable[Sequence[Any]],
         columns: Sequence[tuple[str, str]],
-        *,
         vocabulary: str,
-        vocabulary_size: int,
-        vocabulary_least: int,
+        size: int,
+        least: int,
     ) -> tuple[dict[str, Any], list[int]]:
         """``name`` and ``vocabulary`` of the one column, and the tokens of every row, of which texts have bytes."""
         ((name, kind),) = columns
@@ -150,8 +149,8 @@ class TokenOutput(Output):
             music = learn("music", ())
             return {"name": name, "vocabulary": music}, [len(music.encode(value)) for value in values]
         lengths: list[int] = []
-        how: dict[str, Any] = {"vocabulary": vocabulary, "size": vocabulary_size, "least": vocabulary_least}
-        return {"name": name, **TokenTarget.measure(_measured(values, lengths), **how)}, lengths
+        told = TokenTarget.measure(_measured(values, lengths), vocabulary=vocabulary, size=size, least=least)
+        return {"name": name, **told}, lengths
 
     def parse(self, value: Sequence[Any]) -> dict[str, NDArray]:
         """``ids``: the tokens and the end."""

@@ -70,8 +70,7 @@ class ParallelOutput(TokenOutput):
     ) -> dict[str, Any]:
         """Learn the vocabulary of the one column, and how many tokens its longest row has; no more than ``limit``."""
         kept: list[tuple[int, int, str]] = []
-        how: dict[str, Any] = {"vocabulary_size": vocabulary_size, "vocabulary_least": vocabulary_least}
-        told, lengths = cls.learned(_kept(chunks, kept), columns, vocabulary=vocabulary, **how)
+        told, lengths = cls.learned(_kept(chunks, kept), columns, vocabulary, vocabulary_size, vocabulary_least)
         found = [len(told["vocabulary"].encode(text)) for *_, text in kept] or lengths
         longest = max([1, *found])
         return {**told, "limit": min(limit or longest, longest), "smoothing": smoothing}

@@ -81,8 +81,7 @@ class SequenceOutput(TokenOutput):
         **_: Any,
     ) -> dict[str, Any]:
         """Learn the vocabulary of the one column."""
-        how: dict[str, Any] = {"vocabulary_size": vocabulary_size, "vocabulary_least": vocabulary_least}
-        told, lengths = cls.learned(chunks, columns, vocabulary=vocabulary, **how)
+        told, lengths = cls.learned(chunks, columns, vocabulary, vocabulary_size, vocabulary_least)
         longest = 1 + int(np.quantile(lengths, 0.999, method="higher")) if lengths else 1
         longest = min(longest, window or (limit and limit + 1) or longest)  # what is cut has no end
         numbers = {"limit": limit, "longest": longest, "window": window, "smoothing": smoothing}
