@@ -1,5 +1,6 @@
 """Softargmax and exact attention: by torch's fused kernels or by our own tiles, whichever is faster where it runs."""
 
+import functools
 import math
 from collections.abc import Callable, Iterator
 
@@ -90,7 +91,7 @@ def attend(
     if 0 in (q.shape[0], q.shape[1], q.shape[2], k.shape[2]):
         return q @ k.transpose(-1, -2) @ v
     masks = (valid, segment, allowed, bias, decay)
-    if q.shape[2] == 1 and q.dtype in NATIVE and not _traced(q) and all(mask is None for mask in masks):
+    if q.shape[2] == 1 and not _traced(q) and all(mask is None for mask in masks) and _native(q):
         return F.scaled_dot_product_attention(q, k, v, scale=beta)  # a step: one query sees all that is held
     fade = None if decay is None else fading(decay, None if valid is None else valid[:, None])
     visible = Visible(q.device, valid, segment, allowed, causal, bias, fade)
@@ -166,9 +167,19 @@ def _traced(q: Tensor) -> bool:
     return torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.is_autocast_enabled(q.device.type)
 
 
+def _native(q: Tensor) -> bool:
+    """Whether torch's kernel multiplies these numbers as they are."""
+    return q.dtype in NATIVE or not q.is_cpu or (q.dtype == torch.bfloat16 and _matrix_units())
+
+
 def _matrix_units() -> bool:
     """Whether this CPU multiplies bfloat16 in hardware, accumulating in float32, inside torch's own kernel (AMX)."""
-    return not torch.compiler.is_compiling() and bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+    return not torch.compiler.is_compiling() and _amx()
+
+
+@functools.cache
+def _amx() -> bool:
+    return bool(torch.cpu.get_capabilities().get("amx_bf16", False))
 
 
 def _tiles_win(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> bool:

@@ -39,9 +39,11 @@ def kl_normal(mu: Float[Tensor, "... Z"], sigma: Float[Tensor, "... Z"]) -> Floa
     return dims_normal(mu, sigma).sum(-1)
 
 
-def dims_normal(mu: Float[Tensor, "... Z"], sigma: Float[Tensor, "... Z"]) -> Float[Tensor, "... Z"]:
-    """The same, dimension by dimension: ½ (μ_j² + σ_j² − log σ_j² − 1)."""
-    return 0.5 * (mu * mu + sigma * sigma - 1) - torch.log(sigma)
+def dims_normal(
+    mu: Float[Tensor, "... Z"], sigma: Float[Tensor, "... Z"], log_sigma: Float[Tensor, "... Z"] | None = None
+) -> Float[Tensor, "... Z"]:
+    """The same, dimension by dimension: ½ (μ_j² + σ_j² − log σ_j² − 1); log σ may be given where it is known."""
+    return 0.5 * (mu * mu + sigma * sigma - 1) - (torch.log(sigma) if log_sigma is None else log_sigma)
 
 
 def kl_normals(

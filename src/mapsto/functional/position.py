@@ -1,5 +1,6 @@
 """Where an item is, as numbers a model can use: waves of its place, rotations by its place, logits by distance."""
 
+import functools
 import math
 from functools import reduce
 
@@ -10,7 +11,24 @@ from torch import Tensor
 from mapsto.errors import ConfigError
 from mapsto.functional.attention import HUGE
 
-__all__ = ["alibi", "bucket", "gathered", "rotate", "sinusoidal", "skew", "skewed"]
+__all__ = ["alibi", "bucket", "gathered", "grid", "rotate", "sinusoidal", "skew", "skewed"]
+
+
+def grid(height: int, width: int, device: torch.device) -> Float[Tensor, "1 N 2"]:
+    """(row, column) of every place of a grid, row by row. Not to be written to: it is made once for all.
+
+    Example:
+        >>> grid(1, 3, torch.device("cpu")).tolist()
+        [[[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]]]
+    """
+    return _grid.__wrapped__(height, width, device) if torch.compiler.is_compiling() else _grid(height, width, device)
+
+
+@functools.lru_cache(64)
+@torch.inference_mode(mode=False)
+def _grid(height: int, width: int, device: torch.device) -> Tensor:
+    row, column = (torch.arange(n, device=device, dtype=torch.float32) for n in (height, width))
+    return torch.cartesian_prod(row, column).view(1, height * width, 2)
 
 
 def sinusoidal(places: Float[Tensor, "... P"], dim: int, theta: float = 10000.0) -> Float[Tensor, "... D"]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mapsto.collection import Collection
 from mapsto.errors import ConfigError, DataError
+from mapsto.functional.position import grid
 from mapsto.inputs import Input
 from mapsto.noise import Random
 from mapsto.picture import read_image
@@ -158,18 +159,18 @@ class ImageInput(Input):
         """One item a patch that holds at least one pixel."""
         size = batch["size"].to(torch.long)
         kind = next(self.parameters()).dtype
-        x = batch["pixels"].permute(0, 3, 1, 2).to(kind, copy=True).div_(65535 if self.wide else 255)
-        mean, scale = (torch.tensor(v, device=x.device, dtype=kind)[:, None, None] for v in (self.mean, self.scale))
+        x = batch["pixels"].permute(0, 3, 1, 2).to(kind, copy=True)
         full = (
             not torch.compiler.is_compiling() and len(size) > 0 and bool((size == size.new_tensor(x.shape[2:])).all())
         )
-        x = x.sub_(mean).div_(scale)
+        x = self._standard(x)
         if not full or self.augment.moves:
             inside = _inside(size, x.shape[2], x.shape[3])
             x = self.augment(x if full else x.masked_fill(~inside, 0), size, inside)
         if self.stem == "patches":
             p = self.patch
-            x = F.pad(x, (0, -x.shape[3] % p, 0, -x.shape[2] % p))
+            if x.shape[2] % p or x.shape[3] % p:
+                x = F.pad(x, (0, -x.shape[3] % p, 0, -x.shape[2] % p))
             height, width = x.shape[2] // p, x.shape[3] // p
             patches = x.unflatten(3, (width, p)).unflatten(2, (height, p))
             items = self.linear(patches.permute(0, 2, 4, 1, 3, 5).flatten(3))
@@ -181,10 +182,16 @@ class ImageInput(Input):
             height, width = x.shape[2:]
             items = x.permute(0, 2, 3, 1)
         valid = None if full else _inside(size, height, width).flatten(1)
-        row = torch.arange(height, device=x.device, dtype=torch.float32)
-        column = torch.arange(width, device=x.device, dtype=torch.float32)
-        places = torch.cartesian_prod(row, column).reshape(1, height * width, 2).expand(size.shape[0], -1, -1)
+        places = grid(height, width, x.device).expand(size.shape[0], -1, -1)
         return Collection.build(items.flatten(1, 2), valid, places, compact=not full)
+
+    def _standard(self, levels: Float[Tensor, "B C h w"]) -> Tensor:
+        """(x / most − mean) / scale = (x − most · mean) / (most · scale) of each channel, in place."""
+        most = 65535 if self.wide else 255
+        if self.channels == 1:
+            return levels.sub_(most * self.mean[0]).div_(most * self.scale[0])
+        mean, scale = (levels.new_tensor(v)[:, None, None] * most for v in (self.mean, self.scale))
+        return levels.sub_(mean).div_(scale)
 
     def _layer(
         self,
@@ -227,8 +234,8 @@ class ImageInput(Input):
 
     def names(self, columns: Mapping[str, Rows]) -> list[list[str]]:
         """(row, column) of each patch."""
-        grid = -(-columns["size"].dense() // self.patch)
-        return [[f"{r}, {c}" for r in range(h) for c in range(w)] for h, w in grid.tolist()]
+        cells = -(-columns["size"].dense() // self.patch)
+        return [[f"{r}, {c}" for r in range(h) for c in range(w)] for h, w in cells.tolist()]
 
 
 class Augment(Random):

@@ -53,10 +53,12 @@ class Bound(ABC):
     Attributes:
         samples: S, how many z are drawn for each row.
         drawn: whether they are drawn; else z is the mean of the belief.
+        weighs: whether it asks for log p(z) and log q(z | x) of the draws where the KL has a closed form, too.
     """
 
     samples: int = 1
     drawn: bool = True
+    weighs: bool = False
 
     @abstractmethod
     def terms(self, found: Weighed, step: int) -> tuple[dict[str, Float[Tensor, " B"]], dict[str, float]]:
@@ -141,6 +143,8 @@ class Iwae(Bound):
 
     Reference: Burda, Grosse and Salakhutdinov, Importance weighted autoencoders, 2016.
     """
+
+    weighs = True
 
     def __init__(self, samples: int = 5):
         if samples < 1:

@@ -131,18 +131,25 @@ class VAE(nn.Module):
         theta = self.say(z.flatten(0, 1), target)
         return self.decoder.output.log_likelihood(theta, target).view(samples, rows)
 
-    def weigh(self, batch: Batch, noise: Float[Tensor, "S B Z"], belief: Belief | None = None) -> Weighed:
+    def weigh(
+        self, batch: Batch, noise: Float[Tensor, "S B Z"], belief: Belief | None = None, *, closed: bool = False
+    ) -> Weighed:
         """All that the bounds are made of, from S draws a row.
 
         Args:
             batch: with its target.
             noise: of N(0, I).
             belief: q, if it is known already, or another than the encoder's.
+            closed: leave log p(z) and log q(z | x) NaN where the KL has a closed form.
         """
         belief = belief or self.believe(batch)
+        kl = self.prior.kl(belief)
+        if closed and kl is not None:
+            found = self.log_likelihood(belief.place(noise), batch["target"])
+            unknown = torch.full_like(found, torch.nan)
+            return Weighed(found, unknown, unknown, kl)
         z, log_q = belief.draw(noise)
-        found = self.log_likelihood(z, batch["target"])
-        return Weighed(found, self.prior.log_prob(z), log_q, self.prior.kl(belief))
+        return Weighed(self.log_likelihood(z, batch["target"]), self.prior.log_prob(z), log_q, kl)
 
     def loss(self, batch: Batch) -> Loss:
         """The bound's terms of a batch, counted by the numbers or tokens of the target."""
@@ -150,7 +157,8 @@ class VAE(nn.Module):
             batch = rework(batch)
         belief = self.believe(batch)
         if self.bound.drawn:
-            found = self.weigh(batch, self.noise(self.bound.samples, belief.mean), belief)
+            noise = self.noise(self.bound.samples, belief.mean)
+            found = self.weigh(batch, noise, belief, closed=not self.bound.weighs)
         else:
             z = belief.mean[None]
             found = Weighed(self.log_likelihood(z, batch["target"]), z[..., 0] * 0, z[..., 0] * 0, None)

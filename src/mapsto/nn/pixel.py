@@ -56,7 +56,8 @@ class PixelTarget(Target):
     def units(self, pixels: Tensor) -> Float[Tensor, "..."]:
         """The pixels as the likelihood takes them."""
         kind = self.head.weight.dtype
-        return pixels.to(kind) if self.levels else pixels.to(kind) / (LEVELS - 1)
+        x = pixels.to(kind, copy=True)
+        return x if self.levels else x.div_(LEVELS - 1)
 
     def check(self, pixels: NDArray) -> None:
         """Refuse pixels outside the support.

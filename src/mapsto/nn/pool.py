@@ -130,7 +130,8 @@ class ClassPool(Reader):
 
 
 def _total(items: Float[Tensor, "B N D"], valid: Bool[Tensor, "B N"]) -> Float[Tensor, "B 1 D"]:
-    return items.masked_fill(~valid[..., None], 0).sum(1, keepdim=True)
+    there = items.masked_fill(~valid[..., None], 0)
+    return there if there.shape[1] == 1 else there.sum(1, keepdim=True)
 
 
 POOLS = ("mean", "max", "sum", "attention", "class", "sigmoid", "softmax")

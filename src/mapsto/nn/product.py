@@ -38,9 +38,12 @@ class _Made:
 class Products:
     """x Wᵀ + b for few rows, with weights packed for oneDNN once they are met again and again.
 
-    With 2 to 32 rows of float32 this took 0.65 (4 rows) to 0.85 (16 rows) of the time of the plain product (Zen 3, AVX2).
-    A single row waits for the memory only, and is packed with AVX-512 only; elsewhere, with several threads, its weights
-    are read in parts, which threads share as they do not share the plain product of one row (0.69 of its time with two).
+    With 2 to 32 rows of float32 this took 0.65 (4 rows) to 0.85 (16 rows) of the time of the plain product (Zen 3, AVX2);
+    with AVX-512 0.85 (4 rows) to 0.65 (16 rows), but 1.2 with 2 rows (Sapphire Rapids), unless the process found oneDNN
+    to be the faster one (:func:`mapsto.process.tune_process`).
+    A single row waits for the memory only. With AVX-512 its product is one of a matrix and a vector (0.89 of the time of
+    the plain product, which packed weights take 1.4 times). Elsewhere, with several threads, its weights are read in
+    parts, which threads share as they do not share the plain product of one row (0.69 of its time with two).
     Where torch has no such product, where it is not as exact as the plain one (CPUs with AMX, if told to round), and for
     all other types and devices: the plain product.
 
@@ -62,16 +65,11 @@ class Products:
     ) -> Float[Tensor, "*N M"]:
         """The product. Gradients are not promised."""
         rows = x.numel() // x.shape[-1]
-        if weight.numel() < SMALL or not _suits(x, weight):
+        if rows > MOST or weight.numel() < SMALL or not _suits(x, weight):
             return F.linear(x, weight, bias)
-        if (
-            rows == 1 < self._least
-            and torch.get_num_threads() > 1
-            and not len(weight) % PARTS
-            and weight.is_contiguous()
-        ):
-            return _parted(x, weight, bias)
-        if not self._least <= rows <= MOST:
+        if rows == 1 < self._least:
+            return _alone(x, weight, bias)
+        if rows < self._least:
             return F.linear(x, weight, bias)
         key = (weight.data_ptr(), weight.shape, weight.stride())
         made = self._known.get(key)
@@ -85,12 +83,23 @@ class Products:
         return _packed(x, made.weight, bias)
 
 
+def _alone(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The product of one row."""
+    if _wide():
+        row = x.reshape(-1)
+        out = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
+        return out.view(x.shape[:-1] + out.shape)
+    if torch.get_num_threads() > 1 and not weight.shape[0] % PARTS and weight.is_contiguous():
+        return _parted(x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
 def _parted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of one row: y_p = x W_pᵀ + b_p for each part p of the outputs."""
     row = x.reshape(1, 1, -1).expand(PARTS, -1, -1)
     parts = weight.view(PARTS, -1, weight.shape[1]).mT
     out = torch.bmm(row, parts) if bias is None else torch.baddbmm(bias.view(PARTS, 1, -1), row, parts)
-    return out.view(*x.shape[:-1], len(weight))
+    return out.view(*x.shape[:-1], weight.shape[0])
 
 
 def _pack(weight: Tensor, rows: int) -> Tensor:
@@ -106,21 +115,34 @@ def _packed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def _suits(x: Tensor, weight: Tensor) -> bool:
     return (
         x.dtype == weight.dtype == torch.float32
-        and x.device.type == weight.device.type == "cpu"
-        and not weight.is_inference()  # has no version
+        and x.is_cpu
+        and weight.is_cpu
         and not torch.is_grad_enabled()
+        and not weight.is_inference()  # has no version
         and not torch.is_autocast_enabled("cpu")
     )
 
 
 @functools.cache
+def _wide() -> bool:
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
 def _fewest() -> int:
     """The fewest rows for which packed weights are faster here; more than any if they cannot be used."""
+    if not _packs():
+        return MOST + 1
+    if not _wide():
+        return 2
+    return 1 if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else 4  # type: ignore[attr-defined]
+
+
+@functools.cache
+def _packs() -> bool:
+    """Whether torch has such a product here, and it is as exact as the plain one."""
     try:
         x, weight = torch.linspace(-1, 1, 128).view(2, 64).sin(), torch.linspace(-9, 9, 4096).view(64, 64).cos()
         found = _packed(x, _pack(weight, 2), None)
     except (AttributeError, RuntimeError, TypeError):  # private to torch: another version may have none, or other ones
-        return MOST + 1
-    if not torch.allclose(found.double(), x.double() @ weight.double().T, rtol=0, atol=1e-4):
-        return MOST + 1
-    return 1 if torch.backends.cpu.get_cpu_capability().startswith("AVX512") else 2
+        return False
+    return torch.allclose(found.double(), x.double() @ weight.double().T, rtol=0, atol=1e-4)

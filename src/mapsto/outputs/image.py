@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mapsto.collection import Collection
 from mapsto.errors import ConfigError, DataError
+from mapsto.functional.position import grid
 from mapsto.nn.loss import Loss
 from mapsto.nn.pixel import PixelTarget
 from mapsto.nn.target import Target
@@ -163,8 +164,8 @@ class ImageOutput(Output):
     def queries(self, memory: Collection, target: Mapping[str, Tensor] | None = None, *, start: int = 0) -> Collection:
         """A learned vector a patch, at (row, column) counted in patches."""
         rows = len(memory.valid)
-        row, column = (torch.arange(n, dtype=torch.float32, device=self.query.device) for n in self.grid)
-        places = torch.cartesian_prod(row, column).reshape(1, -1, 2).expand(rows, -1, -1)
+        down, across = self.grid
+        places = grid(down, across, self.query.device).expand(rows, -1, -1)
         return Collection.build(self.query.to(memory.items.dtype).expand(rows, -1, -1), places=places)
 
     def event(self, name: str, target: Mapping[str, Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -39,6 +40,10 @@ class Belief(ABC):
     def draw(self, noise: Float[Tensor, "S B Z"]) -> tuple[Float[Tensor, "S B Z"], Float[Tensor, "S B"]]:
         """Z and log q(z | x): draws of q if the noise is of N(0, I), with a gradient to θ."""
 
+    def place(self, noise: Float[Tensor, "S B Z"]) -> Float[Tensor, "S B Z"]:
+        """The z of :meth:`draw` alone."""
+        return self.draw(noise)[0]
+
     @abstractmethod
     def log_prob(self, z: Float[Tensor, "S B Z"]) -> Float[Tensor, "S B"]:
         """Log q(z | x) in nats."""
@@ -60,7 +65,7 @@ class NormalBelief(Belief):
     mean: Float[Tensor, "B Z"]
     log_sigma: Float[Tensor, "B Z"]
 
-    @property
+    @cached_property
     def sigma(self) -> Float[Tensor, "B Z"]:  # type: ignore[override]
         """σ."""
         return self.log_sigma.exp()
@@ -68,7 +73,11 @@ class NormalBelief(Belief):
     def draw(self, noise: Float[Tensor, "S B Z"]) -> tuple[Float[Tensor, "S B Z"], Float[Tensor, "S B"]]:
         """Z = μ + σ ε, log q = −½ Σ (ε² + 2 log σ + log 2π)."""
         constant = self.log_sigma.sum(-1) + 0.5 * math.log(2 * math.pi) * noise.shape[-1]
-        return self.mean + self.sigma * noise, -0.5 * noise.square().sum(-1) - constant
+        return self.place(noise), -0.5 * noise.square().sum(-1) - constant
+
+    def place(self, noise: Float[Tensor, "S B Z"]) -> Float[Tensor, "S B Z"]:
+        """Z = μ + σ ε."""
+        return self.mean + self.sigma * noise
 
     def log_prob(self, z: Float[Tensor, "S B Z"]) -> Float[Tensor, "S B"]:
         """Log N(z; μ, diag σ²)."""
@@ -76,7 +85,7 @@ class NormalBelief(Belief):
 
     def kl(self) -> Float[Tensor, "B Z"]:
         """½ (μ_j² + σ_j² − log σ_j² − 1)."""
-        return dims_normal(self.mean, self.sigma)
+        return dims_normal(self.mean, self.sigma, self.log_sigma)
 
 
 class Posterior(Likelihood):

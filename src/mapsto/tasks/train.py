@@ -152,8 +152,10 @@ class _Job:
             raise DataError(
                 f"no rows for {' and '.join(lacking)}.   Give data.shares such as [0.8, 0.1, 0.1], or more rows"
             )
-        bfloat16 = config.train.precision == "bfloat16" or (config.train.precision == "auto" and bfloat16_helps(where))
-        config, chosen = choose(sized(config, dataset), dataset, device=where, bfloat16=bfloat16, world=world)
+        config = sized(config, dataset)
+        helps = config.train.precision == "auto" and bfloat16_helps(where, config.model.dim)
+        bfloat16 = helps or config.train.precision == "bfloat16"
+        config, chosen = choose(config, dataset, device=where, bfloat16=bfloat16, world=world)
         config = settle(config, dataset, world)
         if config.time and not config.train.steps and config.train.shard:
             raise ConfigError("time cannot be tried out on a sharded model.   Give --epochs or train.steps")
