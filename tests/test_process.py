@@ -93,3 +93,25 @@ def test_an_old_glibc_gets_a_smaller_threshold(monkeypatch):
     monkeypatch.setattr(process, "_glibc", lambda name: mallopt)
     assert process._keep_memory() == 32 << 20
     assert set(set_) == {process.M_MMAP_THRESHOLD, process.M_TRIM_THRESHOLD, process.M_TOP_PAD}
+
+
+@pytest.mark.parametrize(
+    ("capability", "vendor", "wide", "slow"),
+    [
+        ("AVX2", "AuthenticAMD", False, False),
+        ("AVX2", "GenuineIntel", False, False),
+        ("AVX512", "GenuineIntel", True, False),
+        ("AVX512", "AuthenticAMD", True, True),
+    ],
+)
+@pytest.mark.parametrize("linux", [True, False])
+def test_mkl_is_slow_on_other_makers_avx512(capability, vendor, wide, slow, linux, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(process.platform, "processor", lambda: f"Family 26, {vendor}")
+    made = tmp_path / "cpuinfo"
+    if linux:
+        made.write_text(f"vendor_id\t: {vendor}\n")
+    monkeypatch.setattr(process, "Path", lambda _: made)
+    monkeypatch.setattr(process, "has_avx512", process.has_avx512.__wrapped__)
+    assert process.has_avx512() is wide
+    assert process.slow_mkl.__wrapped__() is slow

@@ -4,7 +4,9 @@ Both settings change the bits of results or the memory of the process, so they a
 """
 
 import ctypes
+import functools
 import os
+import platform
 import statistics
 import time
 from pathlib import Path
@@ -14,7 +16,7 @@ import torch
 
 from mapsto.stream import stream
 
-__all__ = ["release_memory", "set_products", "tune_process"]
+__all__ = ["has_avx512", "release_memory", "set_products", "slow_mkl", "tune_process"]
 
 GIB = 1 << 30
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
@@ -45,6 +47,22 @@ def tune_process(keep: bool = True) -> dict[str, Any]:
         default over that of oneDNN), ``products_error`` (relative, of oneDNN), ``memory_kept`` (bytes; 0 is off).
     """
     return {**_tune_products(), "memory_kept": _keep_memory() if keep else 0}
+
+
+@functools.cache
+def has_avx512() -> bool:
+    """Whether torch uses vectors of 512 bits here."""
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+
+
+@functools.cache
+def slow_mkl() -> bool:
+    """Whether MKL, whose products torch uses, leaves half of this CPU idle: it has AVX-512 and is not Intel's."""
+    try:
+        vendor = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        vendor = platform.processor()
+    return has_avx512() and "GenuineIntel" not in vendor
 
 
 def set_products(products: str) -> str:

@@ -432,3 +432,22 @@ def test_wrong_sizes_are_named():
         attend(q[0], k[0], v[0])
     with pytest.raises(ConfigError, match="causal=True"):
         attend(q, k, v, decay=torch.zeros(3, 2, 17))
+
+
+@pytest.mark.parametrize(
+    ("wide", "slow", "short_trained", "short", "long"),
+    [(False, False, True, False, False), (True, False, False, False, False), (True, True, True, True, True)],
+)
+def test_tiles_are_taken_where_they_were_measured_to_win(wide, slow, short_trained, short, long, monkeypatch):
+    monkeypatch.setattr(attention, "has_avx512", lambda: wide)
+    monkeypatch.setattr(attention, "slow_mkl", lambda: slow)
+    chosen, old = [], attention._tiles_win
+    monkeypatch.setattr(attention, "_tiles_win", lambda *a: chosen.append(old(*a)) or chosen[-1])
+    with torch.no_grad():
+        for length in (16, 300):
+            q = draw(1, 1, length, 8, dtype=torch.float32)
+            attend(q, q, q)
+    q = draw(1, 1, 16, 8, dtype=torch.float32).requires_grad_()
+    attend(q, q, q)
+    attend(q, q, draw(1, 1, 16, 4, dtype=torch.float32))  # which the kernel does not know
+    assert chosen == [short, long, short_trained, True]

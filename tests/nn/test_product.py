@@ -67,7 +67,7 @@ def test_products_are_the_plain_ones(rows, bias, made):
 def test_a_single_row_is_multiplied_in_parts_that_threads_share(shape, bias, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(product, "_fewest", lambda: 2)
-    monkeypatch.setattr(product, "_wide", lambda: False)
+    monkeypatch.setattr(product, "has_avx512", lambda: False)
     taken = []
     monkeypatch.setattr(product, "_parted", lambda *given, plain=product._parted: taken.append(0) or plain(*given))
     x, weight, b = draw(*shape), draw(160, 256, seed=1), draw(160, seed=2) if bias else None
@@ -83,25 +83,19 @@ def test_a_single_row_is_multiplied_in_parts_that_threads_share(shape, bias, mon
 @pytest.mark.parametrize("shape", [(1, 256), (256,), (1, 1, 256)])
 def test_with_avx512_a_single_row_is_a_vector(shape, bias, monkeypatch):
     monkeypatch.setattr(product, "_fewest", lambda: 4)
-    monkeypatch.setattr(product, "_wide", lambda: True)
+    monkeypatch.setattr(product, "has_avx512", lambda: True)
     x, whole, b = draw(*shape), draw(160, 512, seed=1), draw(160, seed=2) if bias else None
     for weight in (whole[:, :256].contiguous(), whole[:, 256:]):
         found = Products(100)(x, weight, b)
         torch.testing.assert_close(found, F.linear(x, weight, b), rtol=1e-6, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("wide", "precision", "least"), [(False, "none", 2), (False, "bf16", 2), (True, "none", 4), (True, "bf16", 1)]
-)
-def test_few_rows_are_packed_where_that_was_measured_to_pay(wide, precision, least, monkeypatch):
+@pytest.mark.parametrize(("wide", "slow", "least"), [(False, False, 2), (True, False, 4), (True, True, 1)])
+def test_few_rows_are_packed_where_that_was_measured_to_pay(wide, slow, least, monkeypatch):
     monkeypatch.setattr(product, "_packs", lambda: True)
-    monkeypatch.setattr(product, "_wide", lambda: wide)
-    before = torch.backends.mkldnn.matmul.fp32_precision
-    try:
-        torch.backends.mkldnn.matmul.fp32_precision = precision
-        assert product._fewest() == least
-    finally:
-        torch.backends.mkldnn.matmul.fp32_precision = before
+    monkeypatch.setattr(product, "has_avx512", lambda: wide)
+    monkeypatch.setattr(product, "slow_mkl", lambda: slow)
+    assert product._fewest() == least
 
 
 def test_parts_and_transposes_of_a_weight_are_told_apart(made):

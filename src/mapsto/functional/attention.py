@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from mapsto.errors import ConfigError
 from mapsto.functional.block import Visible, blockwise, fading
+from mapsto.process import has_avx512, slow_mkl
 
 __all__ = ["HUGE", "attend", "check_beta", "check_sizes", "softargmax", "weighted"]
 
@@ -185,11 +186,12 @@ def _amx() -> bool:
 def _tiles_win(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> bool:
     """Whether our own tiles are to be used: by the machine and the shapes, never by what is in the batch.
 
-    For long rows they took 0.55 of the time of torch's kernel with AVX-512 (Zen 5), where that reaches half of the
-    peak, but 1.2 of it with AVX2 (Zen 3), where that reaches all. For short rows that are masked or trained they took
-    0.6 to 0.9 of the kernel made lawful, which costs several passes over small tensors. They also win where
-    :func:`mapsto.process.tune_process` found oneDNN's products to be faster, since the kernel never uses them; and the
-    kernel knows neither values of another width nor a learned decay.
+    For long rows they took 0.55 of the time of torch's kernel on Zen 5, where its products reach half of the peak
+    (:func:`mapsto.process.slow_mkl`), but 1.2 of it on Zen 3 and 1.3 to 1.9 on Sapphire Rapids, where they reach all.
+    They also win where :func:`mapsto.process.tune_process` found oneDNN's products to be faster, since the kernel never
+    uses them. For short rows that are masked or trained they took 0.6 to 0.9 of the kernel made lawful on Zen 3, which
+    costs several passes over small tensors, and 1.2 to 1.4 with Intel's AVX-512. The kernel knows neither values of
+    another width nor a learned decay.
     """
     if torch.compiler.is_compiling() or q.dtype not in (torch.float32, torch.float64):
         return False
@@ -198,10 +200,10 @@ def _tiles_win(q: Tensor, k: Tensor, v: Tensor, visible: Visible) -> bool:
         return False  # its parameters get their gradients from autograd
     if visible.fade is not None or q.shape[3] != v.shape[3]:
         return True
-    if q.shape[2] * k.shape[2] <= SHORT and (learning or visible.valid is not None):
+    if slow_mkl() or torch.backends.mkldnn.matmul.fp32_precision == "bf16":  # type: ignore[attr-defined]
         return True
-    fast: bool = torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
-    return fast or torch.backends.cpu.get_cpu_capability().startswith("AVX512")
+    short = q.shape[2] * k.shape[2] <= SHORT and (learning or visible.valid is not None)
+    return short and not has_avx512()
 
 
 def _fused(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> Tensor:

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from mapsto.process import has_avx512, slow_mkl
+
 __all__ = ["Products"]
 
 MOST = 32
@@ -39,11 +41,11 @@ class Products:
     """x Wᵀ + b for few rows, with weights packed for oneDNN once they are met again and again.
 
     With 2 to 32 rows of float32 this took 0.65 (4 rows) to 0.85 (16 rows) of the time of the plain product (Zen 3, AVX2);
-    with AVX-512 0.85 (4 rows) to 0.65 (16 rows), but 1.2 with 2 rows (Sapphire Rapids), unless the process found oneDNN
-    to be the faster one (:func:`mapsto.process.tune_process`).
-    A single row waits for the memory only. With AVX-512 its product is one of a matrix and a vector (0.89 of the time of
-    the plain product, which packed weights take 1.4 times). Elsewhere, with several threads, its weights are read in
-    parts, which threads share as they do not share the plain product of one row (0.69 of its time with two).
+    on Sapphire Rapids 0.85 (4 rows) to 0.65 (16 rows), but 1.2 with 2 rows.
+    A single row waits for the memory only, and is packed where MKL is slow (:func:`mapsto.process.slow_mkl`). With
+    Intel's AVX-512 its product is one of a matrix and a vector (0.89 of the time of the plain product, which packed
+    weights take 1.4 times). Elsewhere, with several threads, its weights are read in parts, which threads share as they
+    do not share the plain product of one row (0.69 of its time with two).
     Where torch has no such product, where it is not as exact as the plain one (CPUs with AMX, if told to round), and for
     all other types and devices: the plain product.
 
@@ -85,7 +87,7 @@ class Products:
 
 def _alone(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The product of one row."""
-    if _wide():
+    if has_avx512():
         row = x.reshape(-1)
         out = torch.mv(weight, row) if bias is None else torch.addmv(bias, weight, row)
         return out.view(x.shape[:-1] + out.shape)
@@ -123,18 +125,13 @@ def _suits(x: Tensor, weight: Tensor) -> bool:
     )
 
 
-@functools.cache
-def _wide() -> bool:
-    return torch.backends.cpu.get_cpu_capability().startswith("AVX512")
-
-
 def _fewest() -> int:
     """The fewest rows for which packed weights are faster here; more than any if they cannot be used."""
     if not _packs():
         return MOST + 1
-    if not _wide():
+    if not has_avx512():
         return 2
-    return 1 if torch.backends.mkldnn.matmul.fp32_precision == "bf16" else 4  # type: ignore[attr-defined]
+    return 1 if slow_mkl() else 4
 
 
 @functools.cache
