@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,13 +15,20 @@ __all__ = ["Collection", "Edges", "Packed", "join"]
 
 def _pytree_node(cls: type) -> type:
     """Make a frozen dataclass of tensors a pytree, so that transforms, compile and export see through it."""
-    names = [f.name for f in dataclasses.fields(cls)]
+    names = [f.name for f in dataclasses.fields(cls) if f.type is not bool]
+    known = [f.name for f in dataclasses.fields(cls) if f.type is bool]
+
+    def told(x: Any) -> list[bool]:
+        return [getattr(x, n) for n in known]
+
     _pytree.register_pytree_node(
         cls,
-        lambda x: ([getattr(x, n) for n in names], None),
-        lambda values, _: cls(*values),
+        lambda x: ([getattr(x, n) for n in names], told(x)),
+        lambda values, context: cls(*values, *cast(Any, context)),
         serialized_type_name=f"mapsto.{cls.__name__}",
-        flatten_with_keys_fn=lambda x: ([(_pytree.GetAttrKey(n), getattr(x, n)) for n in names], None),
+        to_dumpable_context=list,
+        from_dumpable_context=list,
+        flatten_with_keys_fn=lambda x: ([(_pytree.GetAttrKey(n), getattr(x, n)) for n in names], told(x)),
     )
     return cls
 
@@ -35,7 +42,8 @@ class _Fields:
 
     def _map(self, change: Callable[[Any], Any]) -> Self:
         fields = dataclasses.fields(self)  # type: ignore[arg-type]
-        return type(self)(*(None if (v := getattr(self, f.name)) is None else change(v) for f in fields))
+        values = (getattr(self, f.name) for f in fields)
+        return type(self)(*(v if v is None or isinstance(v, bool) else change(v) for v in values))
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move every field, as ``Tensor.to`` does; masks, indices and places keep their type."""
@@ -96,12 +104,14 @@ class Collection(_Fields):
         valid: (B, N) True = this item exists.
         places: (B, N, P) float32, where an item is (rank, seconds, (row, column), coordinates), or None for a set.
         edges: for graphs.
+        full: whether it is known, without a look at ``valid``, that all items exist; then nothing needs a mask.
     """
 
     items: Float[Tensor, "B N D"]
     valid: Bool[Tensor, "B N"]
     places: Float[Tensor, "B N P"] | None = None
     edges: Edges | None = None
+    full: bool = False
 
     @classmethod
     def build(
@@ -129,7 +139,7 @@ class Collection(_Fields):
             ([[[2.0], [0.0]]], [[True, False]])
         """
         if valid is None:
-            return cls(items, items.new_ones(items.shape[:2], dtype=torch.bool), places, edges)
+            return cls(items, items.new_ones(items.shape[:2], dtype=torch.bool), places, edges, full=True)
         if compact:
             order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)
             valid = valid.gather(1, order)
@@ -139,6 +149,15 @@ class Collection(_Fields):
         items = items.masked_fill(hole, 0)
         places = None if places is None else places.masked_fill(hole, 0)
         return cls(items, valid, places, edges)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed; of another ``valid`` it is not known that all items exist."""
+        return super().replace(**({"full": False, **changes} if "valid" in changes else changes))
+
+    @property
+    def mask(self) -> Bool[Tensor, "B N"] | None:
+        """``valid``, or None where all items are known to exist: what attention is to be told."""
+        return None if self.full else self.valid
 
     @property
     def lengths(self) -> Int[Tensor, " B"]:
@@ -151,7 +170,7 @@ class Collection(_Fields):
             rows = torch.arange(self.valid.shape[0], device=self.valid.device)[rows]
         places = None if self.places is None else self.places[rows]
         edges = None if self.edges is None else self.edges.select(rows)
-        return Collection(self.items[rows], self.valid[rows], places, edges)
+        return Collection(self.items[rows], self.valid[rows], places, edges, self.full)
 
     def pack(self, groups: int = 8) -> "Packed":
         """The same items without padding. Needs valid items first, as :meth:`build` leaves them."""
@@ -249,9 +268,10 @@ def join(parts: Sequence[Collection], marks: Sequence[Float[Tensor, " D"]]) -> C
             own[..., before : before + width] = c.places
         before += width
         places.append(own)
+    full = all(c.full for c in parts)
     return Collection.build(
         torch.cat([c.items + mark for c, mark in zip(parts, marks, strict=True)], 1),
-        torch.cat([c.valid for c in parts], 1),
+        None if full else torch.cat([c.valid for c in parts], 1),
         torch.cat(places, 1) if sum(widths) else None,
-        compact=True,
+        compact=not full,
     )

@@ -133,7 +133,7 @@ class MultiheadAttention(nn.Module):
         keys = memory.items.shape[1]
         state = self.start(memory.items, keys, batch=len(memory.valid))
         _, k, v = self._heads(*self.project(memory.items[:, :0], memory.items))
-        state = self.attention.write(k, v, state, valid=memory.valid)
+        state = self.attention.write(k, v, state, valid=memory.mask)
         return state
 
     def ask(self, x: Float[Tensor, "B L D"], state: State, product: Products) -> Float[Tensor, "B L D"]:
@@ -169,7 +169,7 @@ class MultiheadAttention(nn.Module):
         if position is not None and x.places is not None and memory.places is not None:
             q, k = position.rotate(q, x.places), position.rotate(k, memory.places)
             bias = position.between(x, memory, q)
-        answer = self.attention(q, k, v, valid=memory.valid, bias=bias, **seen)
+        answer = self.attention(q, k, v, valid=memory.mask, bias=bias, **seen)
         return answer.transpose(1, 2).flatten(2)
 
     def _heads(self, *parts: Float[Tensor, "B N D"]) -> tuple[Float[Tensor, "B H N K"], ...]:

@@ -4,7 +4,7 @@ Each gives query + pooled(memory), the query being the output's own learned vect
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from mapsto.collection import Collection
@@ -23,7 +23,7 @@ class SumPool(Reader):
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """The same sum for every query, and the query."""
-        return queries.items + _total(memory.items, memory.valid)
+        return queries.items + _total(memory)
 
 
 class MeanPool(Reader):
@@ -31,9 +31,11 @@ class MeanPool(Reader):
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """The same mean for every query, and the query."""
-        total = _total(memory.items, memory.valid)
-        if memory.valid.shape[1] == 1:  # perceptrons: there is one item, and nothing to divide by
+        total, items = _total(memory), memory.valid.shape[1]
+        if items == 1:  # perceptrons: there is one item, and nothing to divide by
             return queries.items + total
+        if memory.full:
+            return queries.items + total / max(1, items)
         return queries.items + total / memory.valid.sum(1).clamp(min=1)[:, None, None]
 
 
@@ -122,6 +124,7 @@ class ClassPool(Reader):
             torch.cat([self.item.to(items.items.dtype).expand(size, 1, -1), items.items], 1),
             torch.cat([items.valid.new_ones(size, 1), items.valid], 1),
             places,
+            full=items.full,
         )
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
@@ -129,8 +132,8 @@ class ClassPool(Reader):
         return queries.items + memory.items[:, :1]
 
 
-def _total(items: Float[Tensor, "B N D"], valid: Bool[Tensor, "B N"]) -> Float[Tensor, "B 1 D"]:
-    there = items.masked_fill(~valid[..., None], 0)
+def _total(x: Collection) -> Float[Tensor, "B 1 D"]:
+    there = x.items if x.full else x.items.masked_fill(~x.valid[..., None], 0)
     return there if there.shape[1] == 1 else there.sum(1, keepdim=True)
 
 
