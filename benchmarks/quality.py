@@ -207,11 +207,14 @@ FASHION = {
     "model.depth": 2,
     "model.heads": 4,
     "model.dropout": 0.0,
+    "model.masking": 0.1,
     "input.flip": True,
-    "train.lr": 2e-3,
+    "input.shift": 1,
+    "train.lr": 3e-3,
+    "train.smoothing": 0.1,
     "train.batch_tokens": 3136,
     "train.average": 0.998,
-    "time": "480s",
+    "time": "510s",
 }
 IMDB = {
     "data.shares": [0.76, 0.04, 0.2],

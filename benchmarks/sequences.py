@@ -198,7 +198,14 @@ DICTIONARY = {
     "train.average": 0.999,
     "time": "520s",
 }
-DICTIONARY_HOUR = {"model.dim": 128, "model.depth": 3, "model.dropout": 0.1, "train.lr": 3e-3, "time": "3300s"}
+DICTIONARY_HOUR = {
+    "model.dim": 128,
+    "model.depth": 3,
+    "model.dropout": 0.1,
+    "train.lr": 3e-3,
+    "train.smoothing": 0.1,
+    "time": "3300s",
+}
 TRANSLATION = {
     "data.split": "split",
     "input.vocabulary": "subwords",
