@@ -164,6 +164,11 @@ class Collection(_Fields):
         """(B,) the number of items of each group."""
         return self.valid.sum(1)
 
+    def total(self) -> Float[Tensor, "B 1 D"]:
+        """Σ_i x_i over the items of each group that exist."""
+        there = self.items if self.full else self.items.masked_fill(~self.valid[..., None], 0)
+        return there if there.shape[1] == 1 else there.sum(1, keepdim=True)
+
     def __getitem__(self, rows: slice | Int[Tensor, " R"]) -> "Collection":
         """Some groups of the batch; every field goes along."""
         if isinstance(rows, slice):

@@ -55,7 +55,6 @@ class Joined(nn.Module):
 
     def forward(self, x: Collection) -> Collection:
         """One item."""
-        there = x.valid.sum(1).clamp(min=1).to(x.items.dtype)
-        total = x.items.masked_fill(~x.valid[..., None], 0).sum(1) / there.sqrt()[:, None]
-        found: Collection = self.then(Collection.build(total[:, None]))
+        there = x.lengths.clamp(min=1).to(x.items.dtype)
+        found: Collection = self.then(Collection.build(x.total() / there.sqrt()[:, None, None]))
         return found

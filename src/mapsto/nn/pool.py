@@ -23,7 +23,7 @@ class SumPool(Reader):
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """The same sum for every query, and the query."""
-        return queries.items + _total(memory)
+        return queries.items + memory.total()
 
 
 class MeanPool(Reader):
@@ -31,12 +31,12 @@ class MeanPool(Reader):
 
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """The same mean for every query, and the query."""
-        total, items = _total(memory), memory.valid.shape[1]
+        total, items = memory.total(), memory.valid.shape[1]
         if items == 1:  # perceptrons: there is one item, and nothing to divide by
             return queries.items + total
         if memory.full:
             return queries.items + total / max(1, items)
-        return queries.items + total / memory.valid.sum(1).clamp(min=1)[:, None, None]
+        return queries.items + total / memory.lengths.clamp(min=1)[:, None, None]
 
 
 class MaxPool(Reader):
@@ -130,11 +130,6 @@ class ClassPool(Reader):
     def forward(self, queries: Collection, memory: Collection, *, causal: bool = False) -> Float[Tensor, "B L D"]:
         """What the class item has become, and the query."""
         return queries.items + memory.items[:, :1]
-
-
-def _total(x: Collection) -> Float[Tensor, "B 1 D"]:
-    there = x.items if x.full else x.items.masked_fill(~x.valid[..., None], 0)
-    return there if there.shape[1] == 1 else there.sum(1, keepdim=True)
 
 
 POOLS = ("mean", "max", "sum", "attention", "class", "sigmoid", "softmax")
