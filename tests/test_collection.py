@@ -16,27 +16,49 @@ def items(rows=3, count=4, dim=8, seed=0):
     return torch.randn(rows, count, dim, generator=stream(seed, "test"), dtype=torch.float64)
 
 
+class _Called(torch.nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *values):
+        return self.function(*values)
+
+
 def full(**more):
     return Collection.build(items(**more))
 
 
 def masked(**more):
     x = items(**more)
-    return Collection.build(x, torch.ones(x.shape[:2], dtype=torch.bool))
+    return Collection(x, torch.ones(x.shape[:2], dtype=torch.bool))
 
 
-def test_only_what_was_built_without_a_mask_is_full():
-    assert full().full
-    assert full().mask is None
-    assert full().valid.all()
+def test_what_is_built_without_a_mask_or_with_one_that_says_all_is_full():
+    ones = masked().valid
+    for x in (full(), Collection.build(items(), ones)):
+        assert x.full
+        assert x.mask is None
+        assert x.valid.all()
+    assert not Collection.build(items(), ones.index_fill(1, torch.tensor([3]), False)).full
     assert not masked().full
     assert masked().mask.all()
+
+
+def test_no_device_is_waited_for_and_no_graph_cut_to_know_it():
+    assert not Collection.build(items().to("meta"), masked().valid.to("meta")).full
+
+    def flag(x, valid):
+        return x + Collection.build(x, valid).full
+
+    program = torch.export.export(_Called(flag), (items(), masked().valid))
+    assert torch.equal(program.module()(items(), masked().valid), items())
 
 
 def test_the_flag_goes_where_the_items_go():
     x = full()
     rows = torch.tensor([2, 0])
-    for same in (x.replace(items=2 * x.items), x[rows], x[:2], x.to(torch.float32), join([x], [])):
+    for same in (x.replace(items=2 * x.items), x[rows], x[:2], x.to(torch.float32), join([x], []), x.pack().unpack()):
         assert same.full
     leaves, spec = _pytree.tree_flatten(x)
     assert _pytree.tree_unflatten(leaves, spec).full
@@ -51,7 +73,6 @@ def test_a_mask_takes_it_away():
     x = full()
     assert not x.replace(valid=torch.zeros(3, 4, dtype=torch.bool)).full
     assert not join([x, masked(count=2)], [torch.ones(8, dtype=torch.float64)] * 2).full
-    assert not x.pack().unpack().full
 
 
 def test_joined_full_parts_are_what_joined_parts_with_masks_are():

@@ -91,6 +91,13 @@ class Edges(_Fields):
         return Edges(graph, self.source[edge], self.target[edge], pick(self.attributes), pick(self.weights))
 
 
+def _all(valid: Bool[Tensor, "B N"]) -> bool:
+    """Whether all items exist, where that can be seen without waiting for a device or breaking a graph."""
+    if valid.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return bool(valid.all())
+
+
 @_pytree_node
 @dataclass(frozen=True)
 class Collection(_Fields):
@@ -104,7 +111,7 @@ class Collection(_Fields):
         valid: (B, N) True = this item exists.
         places: (B, N, P) float32, where an item is (rank, seconds, (row, column), coordinates), or None for a set.
         edges: for graphs.
-        full: whether it is known, without a look at ``valid``, that all items exist; then nothing needs a mask.
+        full: whether it is known, without another look at ``valid``, that all items exist; then nothing needs a mask.
     """
 
     items: Float[Tensor, "B N D"]
@@ -127,7 +134,8 @@ class Collection(_Fields):
 
         Args:
             items: (B, N, D).
-            valid: which items exist; all, if not given.
+            valid: which items exist; all, if not given. On the CPU it is looked at, so that rows of one length, such
+                as windows of a text, need no mask.
             places: where they are.
             edges: for graphs; their indices count within a row and must already count the compacted items.
             compact: move the valid items of each row to its front, in their order. Needed when they are not there
@@ -138,7 +146,7 @@ class Collection(_Fields):
             >>> c.items.tolist(), c.valid.tolist()
             ([[[2.0], [0.0]]], [[True, False]])
         """
-        if valid is None:
+        if valid is None or (not compact and _all(valid)):
             return cls(items, items.new_ones(items.shape[:2], dtype=torch.bool), places, edges, full=True)
         if compact:
             order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)

@@ -177,7 +177,8 @@ def test_temperatures_are_those_of_the_logits_and_no_more_than_features_carry(ru
         transfer(model, old.model, batch)
         for name, layer in layers(model).items():
             (q, k, _), given = calls[name]
-            mean = [x.norm(dim=-1).transpose(0, 1)[:, given["valid"]].mean(1) for x in (q, k)]
+            there = slice(None) if given["valid"] is None else given["valid"]
+            mean = [x.norm(dim=-1).transpose(0, 1)[:, there].flatten(1).mean(1) for x in (q, k)]
             expected = mean[0] * mean[1] / math.sqrt(q.shape[-1])
             if isinstance(layer.attention, FavorAttention):
                 expected = expected.clamp(max=layer.attention.sharpness(q.shape[-1]))

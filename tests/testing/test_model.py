@@ -95,6 +95,17 @@ class ByIndex(Position):
         return items + torch.cat([index.sin(), index.cos()], 1).repeat(1, DIM // 2).to(items.dtype)
 
 
+class LooksUpByIndexing(Position):
+    """A learned table, indexed: threads add up its gradient in whatever order they come."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.linspace(-1, 1, 16 * DIM).view(16, DIM))
+
+    def add(self, items, places):
+        return items + self.table[places[..., 0].long() % 16].to(items.dtype)
+
+
 class Silent(Position):
     """Says it tells where items are, and does not."""
 
@@ -185,6 +196,7 @@ MODELS = {
     "Silent": (lambda: model(encoder=Encoder(DIM, 1, 2, position=Silent())), "S"),
     "AlwaysDropping": (lambda: with_dropout(AlwaysDropping), "D"),
     "UnseededDropout": (lambda: with_dropout(UnseededDropout), "D"),
+    "LooksUpByIndexing": (lambda: model(encoder=Encoder(DIM, 1, 2, position=LooksUpByIndexing())), "D"),
     "Learner": (lambda: model(reader=Learner()), "D"),
     "Idle": (lambda: model(reader=Idle()), "D"),
     "RoundsToSingleInside": (lambda: model(reader=RoundsToSingleInside()), "K"),

@@ -7,6 +7,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -202,7 +203,7 @@ class Learned(Position):
                     f"(0 … {self.length - 1}). Shorten the input, or train with a longer input.limit, or with "
                     "model.position=sinusoidal or rotary, which know no last place"
                 )
-        return items + self.table[rank.clamp(0, self.length - 1).long()].to(items.dtype)
+        return items + F.embedding(rank.clamp(0, self.length - 1).long(), self.table).to(items.dtype)
 
 
 class Rotary(Position):

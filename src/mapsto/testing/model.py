@@ -17,6 +17,7 @@ from mapsto.stream import Clock, stream
 from mapsto.testing.batch import apply, fill, padded, pick, stretch, widen
 from mapsto.testing.graph import check_compile, check_export
 from mapsto.testing.mapped import Mapped
+from mapsto.testing.order import Unordered
 from mapsto.testing.silence import at, silent
 from mapsto.testing.trial import FILLINGS, MODES, TYPES, bits, rewritten, ways
 from mapsto.testing.verdict import Report, Verdict, tolerance
@@ -225,14 +226,17 @@ def _determinism(trial: Mapped, report: Report) -> None:
             case.exactly(dict(model.state_dict()), held, "weights and buffers before and after")
             again = model if mode == "eval" else at(loud, Clock(1, 2)).train()
             case.exactly(again(trial.batch), first, "the second answer")
-    with report.case("D", "every parameter gets a gradient in training", "train") as case:
-        model = at(loud, Clock(1, 2)).train().requires_grad_()
+    statement = "every parameter gets a gradient in training, added in an order that does not depend on threads"
+    with report.case("D", statement, "train") as case:
+        model, unordered = at(loud, Clock(1, 2)).train().requires_grad_(), Unordered()
         theta = model(trial.batch)
-        if "target" in trial.batch:
-            model.output.loss(theta, trial.batch["target"]).per_example().sum().backward()
-        else:
-            torch.stack([t.sum() for t in theta.values()]).sum().backward()
+        with unordered:
+            if "target" in trial.batch:
+                model.output.loss(theta, trial.batch["target"]).per_example().sum().backward()
+            else:
+                torch.stack([t.sum() for t in theta.values()]).sum().backward()
         case.learns(model)
+        case.that(not unordered.found, f"an order of threads' own: {', '.join(unordered.found)}. Use index_select")
         case.exactly(torch.random.get_rng_state(), before, "the global generator")
 
 
