@@ -538,6 +538,10 @@ class TestSettings:
         with pytest.raises(ConfigError, match="not what is to be said again"):
             trained(tmp_path, blobs(), "input.shift=1")
 
+    def test_sharding_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"an autoencoder is not sharded.*Leave train\.shard out"):
+            trained(tmp_path, blobs(), "train.shard=true")
+
     def test_other_runs_have_no_latent_space(self, tmp_path):
         config = override(Config(), [*QUICK, "model.heads=2", "model.depth=1"])
         config.data.targets = ["label"]

@@ -174,6 +174,10 @@ class _Job:
         plan = make_plan(config, feeds["train"], bfloat16)
         config.train.steps = plan.steps
         if isinstance(model, VAE):
+            if config.train.shard:
+                raise ConfigError(
+                    "an autoencoder is not sharded: each process holds all of it.   Leave train.shard out"
+                )
             learned(model, config.train, plan.steps)
         own = place
         try:
