@@ -1,4 +1,4 @@
-"""Sums whose terms are added in whatever order threads come: the one thing on the CPU that makes two runs differ."""
+"""Sums whose terms are added in whatever order threads come: what makes two runs differ on a CPU."""
 
 from typing import Any
 
