@@ -1,6 +1,6 @@
 """What variational autoencoders reach on data whose evidence is known, or known to others; each beside its reference.
 
-    python benchmarks/evidence.py                  all rows (about 25 minutes)
+    python benchmarks/evidence.py                  all rows (about an hour and a quarter)
     python benchmarks/evidence.py exact frey
     python benchmarks/evidence.py fashion          two trainings of 20 epochs, and the same by plain loops
 
