@@ -146,8 +146,10 @@ class Collection(_Fields):
             >>> c.items.tolist(), c.valid.tolist()
             ([[[2.0], [0.0]]], [[True, False]])
         """
-        if valid is None or (not compact and _all(valid)):
+        if valid is None:
             return cls(items, items.new_ones(items.shape[:2], dtype=torch.bool), places, edges, full=True)
+        if not compact and _all(valid):
+            return cls(items, valid, places, edges, full=True)
         if compact:
             order = (~valid).to(torch.uint8).argsort(dim=1, stable=True)
             valid = valid.gather(1, order)

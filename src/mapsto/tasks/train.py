@@ -159,6 +159,8 @@ class _Job:
         config = settle(config, dataset, world)
         if config.time and not config.train.steps and config.train.shard:
             raise ConfigError("time cannot be tried out on a sharded model.   Give --epochs or train.steps")
+        if config.train.shard and config.model.latent:
+            raise ConfigError("an autoencoder is not sharded: each process holds all of it.   Leave train.shard out")
         facts = dataset.facts()
         known = {**environment(self.tuned), "device": str(where), "processes": world.size, "data": facts}
         alike = {"config": config.model_dump(), "data": facts, "versions": known["versions"]}
@@ -174,10 +176,6 @@ class _Job:
         plan = make_plan(config, feeds["train"], bfloat16)
         config.train.steps = plan.steps
         if isinstance(model, VAE):
-            if config.train.shard:
-                raise ConfigError(
-                    "an autoencoder is not sharded: each process holds all of it.   Leave train.shard out"
-                )
             learned(model, config.train, plan.steps)
         own = place
         try:
