@@ -30,6 +30,7 @@ import recipe
 from mapsto.process import tune_process
 from mapsto.tasks.config import Config, override
 from mapsto.tasks.demo import DEMOS
+from mapsto.tasks.environment import bfloat16_helps
 from mapsto.tasks.run import Run
 from mapsto.tasks.train import train
 
@@ -149,8 +150,11 @@ def clothes() -> list[Row]:
 
 
 def fashion() -> list[Row]:
-    """The published split."""
-    _, result = fit(FASHION, recipe.fashion_mnist(), inputs=["image"], targets=["label"])
+    """The published split; the last 2,000 of its training pictures validate."""
+    rows = recipe.fashion_mnist()
+    rows["split"] = ["train"] * 58_000 + ["val"] * 2_000 + ["test"] * 10_000
+    precision = "bfloat16" if bfloat16_helps(torch.device("cpu")) else "float32"
+    _, result = fit(FASHION | {"train.precision": precision}, rows, inputs=["image"], targets=["label"])
     logistic = result["baselines"]["logistic"]["accuracy"]
     return [
         row(
@@ -159,7 +163,7 @@ def fashion() -> list[Row]:
             0.925,
             result["seconds"],
             600,
-            f"logistic on pixels {logistic:.4f}",
+            f"{precision}; logistic on pixels {logistic:.4f}",
         )
     ]
 

@@ -333,6 +333,21 @@ def test_low_precision_is_as_exact_as_its_inputs(dtype, form):
     assert all(g.dtype == dtype for g in gradients(out, (q, k, v)))
 
 
+def test_short_rows_are_trained_in_float32_whatever_the_machine(monkeypatch):
+    monkeypatch.setattr(attention, "_matrix_units", lambda: True)
+    q, k, v = qkv(dtype=torch.bfloat16)
+    exact = attend(q.detach().float(), k.detach().float(), v.detach().float(), causal=True).bfloat16()
+    assert torch.equal(attend(q, k, v, causal=True), exact)
+    with torch.no_grad():
+        seen = []
+        monkeypatch.setattr(attention, "_fused", lambda q, *_: seen.append(q.dtype) or q)
+        attend(q, k, v, causal=True)
+    long = torch.zeros(1, 1, 256, 64, dtype=torch.bfloat16, requires_grad=True)
+    attend(long, long, long)
+    attend(long[..., :32], long[..., :32], long[..., :32])
+    assert seen == [torch.bfloat16, torch.bfloat16, torch.float32]
+
+
 def test_autocast_does_not_lower_the_products(form):
     q, k, v = qkv(dtype=torch.float32)
     wanted = attend(q, k, v)

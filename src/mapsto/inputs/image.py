@@ -25,8 +25,8 @@ class ImageInput(Input):
     """A picture ↦ one item a patch, at (row, column) counted in patches; pictures of a batch may differ in size.
 
     Without a stem, P × P pixels ↦ W x + b. With one, two 3 × 3 convolutions, each with a norm over channels and GELU, and
-    a 2 × 2 maximum pooling after the second (P = 2) or after both (P = 4). Pixels outside a picture are zeros before every
-    convolution, whatever the batch.
+    a 2 × 2 maximum pooling after the second (P = 2) or after both (P = 4); then a third among the items,
+    x + GELU(norm(conv(x))). Pixels outside a picture are zeros before every convolution, whatever the batch.
 
     Args:
         dim: D.
@@ -72,6 +72,8 @@ class ImageInput(Input):
             self.first_norm = nn.LayerNorm(dim // 2)
             self.second = nn.Conv2d(dim // 2, dim, 3, padding=1)
             self.second_norm = nn.LayerNorm(dim)
+            self.third = nn.Conv2d(dim, dim, 3, padding=1)
+            self.third_norm = nn.LayerNorm(dim)
 
     @classmethod
     def measure(
@@ -179,6 +181,7 @@ class ImageInput(Input):
             x = _channels_last(x)  # the norms over channels then need no copy, and pooling takes a third of the time
             x, size = self._layer(x, size, self.first, self.first_norm, pool=self.patch == 4, full=full)
             x, size = self._layer(x, size, self.second, self.second_norm, pool=True, full=full)
+            x = x + self._layer(x, size, self.third, self.third_norm, pool=False, full=full)[0]
             height, width = x.shape[2:]
             items = x.permute(0, 2, 3, 1)
         valid = None if full else _inside(size, height, width).flatten(1)

@@ -241,5 +241,5 @@ class TrainConfig(Section):
     shard: bool = Field(False, description="let each process hold a share of the model only (fully_shard)")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto",
-        description="auto (bfloat16 where the device computes in it, of CPUs from model.dim=192 on), float32, bfloat16",
+        description="auto (bfloat16 where the device computes in it, of CPUs from model.dim=128 on), float32, bfloat16",
     )
