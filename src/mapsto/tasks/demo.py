@@ -269,7 +269,16 @@ DEMOS: dict[str, Demo] = {
         clothes,
         ["image"],
         ["label"],
-        {"size": "s", "data.split": "split", "input.flip": True, "train.epochs": 20},
+        {
+            "size": "s",
+            "data.split": "split",
+            "input.flip": True,
+            "input.shift": 1,
+            "model.masking": 0.1,
+            "train.smoothing": 0.1,
+            "train.batch_tokens": 784,
+            "train.epochs": 30,
+        },
     ),
     "clothes-vae": Demo(
         "image -> image",
