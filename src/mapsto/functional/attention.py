@@ -106,20 +106,20 @@ def attend(
 
 def _on_cpu(q: Tensor, k: Tensor, v: Tensor, visible: Visible, beta: float) -> Tensor:
     kind = q.dtype
-    if kind == torch.float16 or (kind == torch.bfloat16 and not (_matrix_units() and _pays(q, k, v))):
+    if not _native(q) or (kind == torch.bfloat16 and _backward_is_slow(q, k, v)):
         q, k, v = q.float(), k.float(), v.float()
     way = blockwise if _tiles_win(q, k, v, visible) else _fused
     return way(q, k, v, visible, beta).to(kind)
 
 
-def _pays(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether torch's kernel in bfloat16 takes less time than in float32: by the machine and the shapes.
+def _backward_is_slow(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether something is learnt by torch's kernel in bfloat16 that is learnt faster in float32: by the shapes.
 
     Its backward pass costs 0.15 ms a head and block of 64 queries, whatever it has to do: of 49 items and heads 16 wide
     it took 13 times as long as in float32 (Sapphire Rapids), of 256 items 3 times, of 256 items and heads 64 wide 1.1.
     """
     learning = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
-    return not learning or (q.shape[3] >= 64 and q.shape[2] * k.shape[2] >= 1 << 16)
+    return learning and (q.shape[3] < 64 or q.shape[2] * k.shape[2] < SHORT)
 
 
 def weighted(weights: Float[Tensor, "... L M"], v: Float[Tensor, "... M V"]) -> Float[Tensor, "... L V"]:
